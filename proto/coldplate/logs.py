@@ -1,0 +1,46 @@
+"""Log set-up shared by every process: structlog on standard error, for a console or as JSON lines."""
+
+import logging
+import sys
+from typing import Literal
+
+import structlog
+
+LogFormat = Literal["console", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+def configure_logs(process: str, level: LogLevel = "info", fmt: LogFormat = "console") -> None:
+    """Send structlog and the standard library's log to standard error.
+
+    ``process`` names this process on every line. Context variables bound through ``structlog.contextvars``, such as the
+    request id, appear on every line logged while they are bound.
+    """
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    renderer: list[structlog.typing.Processor] = (
+        [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer()]
+        if fmt == "json"
+        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+    )
+    structlog.configure(
+        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    structlog.contextvars.bind_contextvars(process=process)
