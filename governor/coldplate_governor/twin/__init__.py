@@ -1,0 +1,1 @@
+"""The digital twin: the plant the governor steers, in virtual time."""
