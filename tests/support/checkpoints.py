@@ -1,8 +1,8 @@
 """Tiny checkpoints in the Hugging Face layout that the engine and transformers both load.
 
-A *script* is a GPT-2 whose greedy answer is any tokens we choose: the position embedding is one-hot, everything between it
-and the head is zero, and the head maps each position to one token. The answer depends on the length of the prompt only, so
-one checkpoint holds several scripts, each starting behind a prompt of its own length.
+A *script* is a GPT-2 whose greedy answer is any tokens we choose: the position embedding is one-hot, everything
+between it and the head is zero, and the head maps each position to one token. The answer depends on the length of the
+prompt only, so one checkpoint holds several scripts, each starting behind a prompt of its own length.
 
 Nothing here imports torch: files are written with numpy.
 """
@@ -191,7 +191,8 @@ def random_gpt2(*, seed: int = 0, context: int = 256, tokenizer: TokenizerSpec |
     tensors, config = _empty_gpt2(width, context, 2, tok.BYTES_VOCABULARY, inner=128, heads=4)
     for name, tensor in tensors.items():
         if tensor.ndim == 2:
-            tensors[name] = _normal(rng, *tensor.shape, 0.1 if ".h." in name else 0.02)
+            rows, columns = tensor.shape
+            tensors[name] = _normal(rng, rows, columns, 0.1 if ".h." in name else 0.02)
     return _save("gpt2", tokenizer or TokenizerSpec(), tensors, config, context=context)
 
 

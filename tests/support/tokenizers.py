@@ -37,7 +37,7 @@ START_TOKEN_FIRST = "{{ bos_token }}" + CHATML
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSpec:
-    """``kind`` is "bytes" or "meta"; ``adds_start`` puts ``<|im_start|>`` before plain text; ``extra`` tokens come last."""
+    """``kind`` is "bytes" or "meta". ``adds_start`` puts ``<|im_start|>`` before plain text; ``extra`` come last."""
 
     kind: str = "bytes"
     chat_template: str | None = None
