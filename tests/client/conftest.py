@@ -1,0 +1,18 @@
+from collections.abc import Iterator
+
+import pytest
+from coldplate_client import Client
+
+from client.fake_server import FakeServer
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: FakeServer) -> Iterator[Client]:
+    with Client(server.target) as connected:
+        yield connected
