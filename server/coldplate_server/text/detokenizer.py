@@ -57,7 +57,7 @@ class TableDetokenizer:
         return text
 
     def finish(self) -> str:
-        text = _REPLACEMENT if self._pending else ""
+        text = self._pending.decode(errors="replace")
         self._pending = b""
         return text
 
@@ -73,9 +73,7 @@ class TableDetokenizer:
             return ""
         if isinstance(entry, str):
             # Whole characters cannot complete a pending one: those bytes are lost.
-            lost = _REPLACEMENT if self._pending else ""
-            self._pending = b""
-            return lost + entry
+            return self.finish() + entry
         data = self._pending + entry
         text, consumed = utf_8_decode(data, "replace", False)
         self._pending = data[consumed:]

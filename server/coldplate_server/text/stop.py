@@ -1,5 +1,6 @@
 """Stop sequences over text that arrives in pieces of any size."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -67,6 +68,8 @@ class StopMatcher:
         if not all(sequences):
             raise ValueError("a stop sequence is empty")
         self._patterns = [_Pattern(text) for text in dict.fromkeys(sequences)]
+        first_chars = "|".join(re.escape(char) for char in sorted({text[0] for text in sequences}))
+        self._may_begin = re.compile(first_chars).search
         self._held = ""
         self._found: str | None = None
 
@@ -78,7 +81,7 @@ class StopMatcher:
         """
         if self._found is not None:
             return "", self._found
-        if not self._patterns:
+        if not self._patterns or (not self._held and not self._may_begin(text)):
             return text, None
         limit = len(text)
         best: _Pattern | None = None
