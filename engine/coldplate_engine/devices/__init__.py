@@ -1,0 +1,1 @@
+"""Devices a model can run on."""

@@ -1,0 +1,1 @@
+"""Decoders written for the engine's paged cache, one family a file."""

@@ -1,0 +1,101 @@
+"""A decoder with its paged cache: the ``ModelRunner`` of devices whose kernels are torch operators."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from coldplate_engine.batch import StepBatch
+from coldplate_engine.models.attention import GROUP_BYTES, PagedAttention, StepPlan
+from coldplate_engine.models.decoder import Decoder
+from coldplate_engine.models.kv_cache import KvCache
+from coldplate_engine.models.layers import Linear, MakeLinear
+from coldplate_engine.models.registry import family_of
+from coldplate_engine.runner import ModelError, ModelFacts, ReportProgress
+from coldplate_engine.step_timer import StepTimer
+from coldplate_engine.weights.config import ModelConfig
+from coldplate_engine.weights.safetensors import SafetensorsDirectory
+
+
+class DecoderRunner:
+    """Runs steps. ``before_step`` is called on the thread that computes, at the start of each."""
+
+    def __init__(
+        self, decoder: Decoder, facts: ModelFacts, dtype: torch.dtype, before_step: Callable[[], None]
+    ) -> None:
+        self.decoder, self.facts, self.dtype = decoder, facts, dtype
+        self._before_step = before_step
+        self._cache: KvCache | None = None
+
+    def kv_bytes_per_token(self) -> int:
+        shape = self.decoder.shape
+        return shape.layers * 2 * shape.kv_heads * shape.head_dim * self.dtype.itemsize
+
+    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
+        """Allocate the pool, once. Raises the allocator's error where it does not fit."""
+        if self._cache is not None:
+            raise RuntimeError("the KV pool is allocated already")
+        shape = self.decoder.shape
+        cache = KvCache(shape.layers, num_blocks, block_size, shape.kv_heads, shape.head_dim, self.dtype)
+        longest = -(-self.facts.max_model_len // block_size)
+        cache.reserve_scratch(max(longest, GROUP_BYTES // cache.block_bytes))
+        self._cache = cache
+
+    def execute(self, batch: StepBatch, timer: StepTimer) -> Tensor:
+        """See ``ModelRunner.execute``. Token ids must lie in the vocabulary, positions below ``max_model_len``."""
+        if self._cache is None:
+            raise RuntimeError("allocate_kv must come before the first step")
+        self._before_step()
+        with torch.inference_mode():
+            if not batch.slices:
+                return torch.empty(0, self.decoder.shape.vocabulary)
+            with timer.part("host_prep"):
+                plan = StepPlan(batch, self._cache)
+            with timer.part("device"):
+                hidden = self.decoder.hidden(plan.token_ids, plan.positions, PagedAttention(plan))
+                if not len(plan.logit_rows):
+                    return torch.empty(0, self.decoder.shape.vocabulary)
+                return self.decoder.logits(hidden[plan.logit_rows]).float()
+
+
+def load_decoder(
+    directory: Path,
+    dtype: torch.dtype,
+    max_model_len: int | None,
+    make_linear: MakeLinear,
+    progress: ReportProgress,
+    before_step: Callable[[], None],
+) -> DecoderRunner:
+    """Load a model directory. Raises ``ModelError`` naming the file, the tensor or the setting that is unusable."""
+    config = ModelConfig(directory)
+    family = family_of(config)
+    shape = family.describe(config)
+    if max_model_len is not None and not 1 <= max_model_len <= shape.max_positions:
+        raise ModelError(
+            f"max_model_len {max_model_len} is out of range: {directory} has positions for 1 to {shape.max_positions}"
+        )
+    max_positions = max_model_len or shape.max_positions
+    linear_bytes = 0
+
+    def counted_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+        nonlocal linear_bytes
+        linear = make_linear(weight, bias)
+        linear_bytes += linear.weight_bytes
+        return linear
+
+    with torch.inference_mode(), SafetensorsDirectory(directory, dtype, progress) as weights:
+        decoder = family(config, weights, counted_linear, max_positions)
+        facts = ModelFacts(
+            architecture=config.architecture,
+            revision=weights.revision(),
+            parameter_count=weights.parameter_count,
+            vocabulary_size=shape.vocabulary,
+            max_model_len=max_positions,
+            dtype=str(dtype).removeprefix("torch."),
+            quantization="",
+            end_of_text_ids=config.end_of_text_ids,
+            weight_bytes=linear_bytes + decoder.embedding.nbytes,
+        )
+    progress("weights", 1.0)
+    return DecoderRunner(decoder, facts, dtype, before_step)

@@ -1,0 +1,82 @@
+"""Layers all decoders share. ``N`` is the number of tokens in a step, over all streams."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the usual name)
+from torch import Tensor
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_new": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_pytorch_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "swish": F.silu,
+}
+
+
+class Linear(Protocol):
+    """``x [N, in] -> [N, out]``."""
+
+    weight_bytes: int
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]
+
+
+class PlainLinear:
+    """The weight as it is."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class PackedLinear:
+    """The weight in oneDNN's own blocked layout: packed once, so that no call reorders it.
+
+    Raises RuntimeError where oneDNN has no kernel for the weight's dtype on this processor.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def cpu_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    """The fastest linear this processor has for the weight's dtype."""
+    try:
+        return PackedLinear(weight, bias)
+    except (RuntimeError, AttributeError):  # no kernel for this dtype, or a torch built without oneDNN
+        return PlainLinear(weight, bias)
+
+
+class RmsNorm:
+    """``x / rms(x) * weight`` over the last dimension."""
+
+    def __init__(self, weight: Tensor, epsilon: float) -> None:
+        self.weight, self.epsilon = weight, epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
+
+
+class LayerNorm:
+    """Mean and variance normalised, then scaled and shifted."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, epsilon: float) -> None:
+        self.weight, self.bias, self.epsilon = weight, bias, epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.epsilon)

@@ -1,0 +1,1 @@
+"""Reading checkpoints: a model directory in the Hugging Face layout."""
