@@ -1,7 +1,7 @@
 """Everything that can end a request other than success, as typed exceptions free of gRPC.
 
-``rpc/status.py`` holds the one table that maps them to status codes. Messages are for the caller: they name the value and
-the way out, and never a class, a path or another caller's data.
+``rpc/status.py`` holds the one table that maps them to status codes. Messages are for the caller: they name the value
+and the way out, and never a class, a path or another caller's data.
 """
 
 from collections.abc import Sequence

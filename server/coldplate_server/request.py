@@ -53,7 +53,7 @@ class StopRules:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """``max_tokens`` and ``queue_timeout_s`` None mean the server's own; ``resume_ids`` were emitted by an earlier call."""
+    """``max_tokens`` and ``queue_timeout_s`` None: the server's own. ``resume_ids`` were emitted by an earlier call."""
 
     request_id: str
     model: str

@@ -31,8 +31,9 @@ class Usage:
 class Timings:
     """Where the time of one request went, in seconds.
 
-    ``queued`` runs from arrival to hand-over to an engine, ``prefill`` from there to the first token, ``first_token`` from
-    arrival to the first token, ``decode`` from the first token to the last; ``per_token`` is the mean between two tokens.
+    ``queued`` runs from arrival to hand-over to an engine, ``prefill`` from there to the first token, ``first_token``
+    from arrival to the first token, ``decode`` from the first token to the last; ``per_token`` is the mean between two
+    tokens.
     """
 
     queued_s: float = 0.0

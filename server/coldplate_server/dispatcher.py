@@ -1,0 +1,149 @@
+"""Admission: from arrival through the queue to a worker, and out again."""
+
+import asyncio
+
+import structlog
+
+from coldplate.clock import Clock
+from coldplate_server.errors import DeadlineExceeded, Draining, QueueTimeout, RequestError
+from coldplate_server.journal import Journal, StreamRecord
+from coldplate_server.metrics import Metrics
+from coldplate_server.request_queue import RequestQueue
+from coldplate_server.workers.fleet import Fleet, Worker
+from coldplate_server.workers.link import WorkerLink
+
+log = structlog.get_logger()
+
+_DRAIN_RETRY_S = 5.0
+_MIN_RETRY_S, _MAX_RETRY_S = 0.5, 30.0
+
+
+class Dispatcher:
+    """Owns the queue. ``fleet`` is set once, after the two were built."""
+
+    fleet: Fleet
+
+    def __init__(self, journal: Journal, queue: RequestQueue, metrics: Metrics, clock: Clock) -> None:
+        self.journal = journal
+        self.queue = queue
+        self.draining = False
+        self._metrics = metrics
+        self._clock = clock
+        self._leave_by: dict[int, float] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def check_open(self) -> None:
+        """Raise Draining when no new requests are taken."""
+        if self.draining:
+            raise Draining("the service is draining and takes no new requests", retry_after_s=_DRAIN_RETRY_S)
+
+    def enqueue(self, record: StreamRecord, max_wait_s: float) -> None:
+        """Take a stream in and start it at once if there is room. Raises the refusal as a RequestError."""
+        self.check_open()
+        refusal = self.fleet.refusal(record.model, record.priority)
+        if refusal is not None:
+            raise refusal
+        self.journal.open(record)
+        self._idle.clear()
+        try:
+            if not (self._lane_is_empty(record) and self._start(record)):
+                self.queue.push(record, self._retry_after_s())
+                self._leave_by[record.number] = record.arrived + max_wait_s
+        except RequestError:
+            self._forget(record)
+            raise
+
+    def withdraw(self, record: StreamRecord) -> None:
+        """End all work for a stream, wherever it is."""
+        if self.queue.remove(record):
+            self._leave_by.pop(record.number, None)
+        elif (worker := self.fleet.by_name(record.worker)) is not None:
+            worker.link.cancel(record)
+        self._forget(record)
+
+    async def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no stream is left; False when some are, after ``timeout_s``."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def abort(self, record: StreamRecord, error: RequestError) -> None:
+        """End a stream from this side; its reader gets ``error``."""
+        record.fail(error)
+        self.withdraw(record)
+        record.notify()
+
+    def pump(self) -> None:
+        """Start every waiting stream there is room for."""
+        for record in self.queue.heads():
+            if self._start(record):
+                self.queue.remove(record)
+                self._leave_by.pop(record.number, None)
+
+    def tick(self) -> None:
+        """Let those go who waited too long or whose model lost its last worker; start whom there is room for."""
+        now = self._clock.now()
+        for record in self.queue:
+            if now >= self._leave_by[record.number]:
+                waited = now - record.arrived
+                self.abort(
+                    record,
+                    QueueTimeout(f"still queued after {waited:.1f} s; no token was made", waited_s=f"{waited:.1f}"),
+                )
+            elif not any(worker.link.ready for worker in self.fleet.of_model(record.model)):
+                refusal = self.fleet.refusal(record.model, record.priority)
+                if refusal is not None:
+                    self.abort(record, refusal)
+        self.fleet.push_limits()
+        self.pump()
+
+    def worker_changed(self, link: WorkerLink) -> None:
+        if link.ready:
+            self.pump()
+        else:
+            self.tick()
+
+    def tokens_made(self, model: str, count: int) -> None:
+        self._metrics.tokens_made(model, count)
+
+    def _forget(self, record: StreamRecord) -> None:
+        self.journal.close(record)
+        if not len(self.journal):
+            self._idle.set()
+
+    def _lane_is_empty(self, record: StreamRecord) -> bool:
+        return self.queue.position(record) == 0
+
+    def _start(self, record: StreamRecord) -> bool:
+        worker = self.fleet.choose(record)
+        if worker is None:
+            return False
+        if not self._meets_deadline(record, worker):
+            error = DeadlineExceeded("the deadline leaves no time for a first token; no token was made")
+            if record.number in self._leave_by:
+                self.abort(record, error)
+                return True
+            raise error
+        cap = self.fleet.limits_of(worker).max_new_tokens
+        if cap is not None and cap + record.resumed < record.max_tokens:
+            record.max_tokens, record.context_limited = cap + record.resumed, False
+        worker.link.submit(record)
+        assert record.submitted is not None
+        self.queue.last_wait_s = record.submitted - record.arrived
+        record.notify()
+        return True
+
+    def _meets_deadline(self, record: StreamRecord, worker: Worker) -> bool:
+        if record.deadline is None:
+            return True
+        rate = worker.link.steps.prefill_tokens_per_s
+        needed = len(record.prompt_ids) / rate if rate else 0.0
+        return self._clock.now() + needed < record.deadline
+
+    def _retry_after_s(self) -> float:
+        """A guess at when the queue has room: the wait of whoever left it last."""
+        return min(max(self.queue.last_wait_s, _MIN_RETRY_S), _MAX_RETRY_S)

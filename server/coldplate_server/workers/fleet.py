@@ -1,0 +1,188 @@
+"""All workers: their processes and links, and which of them takes a stream."""
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from coldplate.clock import Clock
+from coldplate.device_id import DeviceId
+from coldplate.limits import NO_LIMITS, Limits
+from coldplate_server.errors import AdmissionClosed, NoWorker, RequestError, Shed
+from coldplate_server.journal import StreamRecord
+from coldplate_server.limit_book import LimitBook
+from coldplate_server.request import Priority
+from coldplate_server.settings import WorkerSpec, worker_command
+from coldplate_server.workers.link import LinkEvents, WorkerLink
+from coldplate_server.workers.process import WorkerProcess
+
+_LOADING_RETRY_S = 2.0
+_CLOSED_RETRY_S = 5.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker: its link, and its process if the server started it."""
+
+    spec: WorkerSpec
+    link: WorkerLink
+    process: WorkerProcess | None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it will never serve as it is configured."""
+        return self.process.failure if self.process else None
+
+    @property
+    def devices(self) -> list[str]:
+        """As the worker last told; before that, as its spec says."""
+        return self.link.devices or ([device_of_spec(self.spec.device)] if self.spec.device else [])
+
+    @property
+    def last_exit(self) -> str | None:
+        return self.process.last_exit if self.process else None
+
+    @property
+    def restarts(self) -> int:
+        return self.process.restarts if self.process else 0
+
+
+class Fleet:
+    """The workers of a server."""
+
+    def __init__(
+        self,
+        specs: Iterable[WorkerSpec],
+        command_template: str,
+        engine_args: list[str],
+        socket_dir: Path,
+        limits: LimitBook,
+        clock: Clock,
+        events: LinkEvents,
+    ) -> None:
+        self._limits = limits
+        self._tasks: list[asyncio.Task[None]] = []
+        self.workers: list[Worker] = []
+        for spec in specs:
+            address = spec.address or f"unix:{socket_dir / spec.name}.sock"
+            link = WorkerLink(spec, address, clock, events)
+            process = None
+            if spec.device is not None:
+                command = [*worker_command(command_template, spec.model, spec.device, address), *engine_args]
+                process = WorkerProcess(spec.name, command, clock, lambda link=link: events.worker_changed(link))  # type: ignore[misc]
+            self.workers.append(Worker(spec, link, process))
+
+    def start(self) -> None:
+        for worker in self.workers:
+            if worker.process:
+                self._tasks.append(asyncio.create_task(worker.process.run(), name=f"process of {worker.spec.name}"))
+            self._tasks.append(asyncio.create_task(worker.link.run(), name=f"link to {worker.spec.name}"))
+
+    async def stop(self) -> None:
+        """End spawned workers, let go of attached ones."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def of_model(self, model: str) -> list[Worker]:
+        return [worker for worker in self.workers if worker.spec.model.name == model]
+
+    def by_name(self, name: str | None) -> Worker | None:
+        return next((worker for worker in self.workers if worker.spec.name == name), None)
+
+    def max_context(self, model: str) -> int | None:
+        """The longest context any ready worker of the model takes, in tokens; None while there is none."""
+        return max((self._context_of(worker) for worker in self.of_model(model) if worker.link.ready), default=None)
+
+    def _context_of(self, worker: Worker) -> int:
+        assert worker.link.hello is not None
+        limit = self.limits_of(worker).max_context_tokens
+        own = worker.link.hello.max_model_len
+        return own if limit is None else min(own, limit)
+
+    def kv_capacity(self, model: str) -> int | None:
+        """The largest KV cache of any ready worker of the model, in tokens; None while there is none."""
+        hellos = [worker.link.hello for worker in self.of_model(model)]
+        return max((hello.kv_cache_tokens for hello in hellos if hello), default=None)
+
+    def vocabulary(self, model: str) -> int | None:
+        """Token ids every ready worker of the model can take; None while there is none."""
+        hellos = [worker.link.hello for worker in self.of_model(model)]
+        return min((hello.vocabulary_size for hello in hellos if hello), default=None)
+
+    def throttled(self, name: str | None) -> bool:
+        """Whether a duty limit paces the worker."""
+        worker = self.by_name(name)
+        duty = self.limits_of(worker).duty if worker else None
+        return duty is not None and duty < 1
+
+    def push_limits(self) -> None:
+        """Bring every worker the limits in force on its devices."""
+        for worker in self.workers:
+            if worker.link.ready:
+                worker.link.set_limits(self.limits_of(worker))
+
+    def limits_of(self, worker: Worker) -> Limits:
+        """In force for a worker: of its first device, whose limits stand for its group."""
+        devices = worker.devices
+        return self._limits.in_force(devices[0]).limits if devices else NO_LIMITS
+
+    def refusal(self, model: str, priority: Priority) -> RequestError | None:
+        """Why no worker of the model would take a new stream of this class now, if so."""
+        ready = [worker for worker in self.of_model(model) if worker.link.ready]
+        if not ready:
+            return self._no_worker(model)
+        limits = [self.limits_of(worker) for worker in ready]
+        if all(limit.admit is False for limit in limits):
+            return AdmissionClosed(
+                "a limit closes every device of this model to new requests; try again later or elsewhere",
+                retry_after_s=_CLOSED_RETRY_S,
+            )
+        if all(limit.admit is False or (limit.min_priority or 0) > priority for limit in limits):
+            return Shed(
+                f"requests of priority {priority.name.lower()} are refused for now by a limit",
+                retry_after_s=_CLOSED_RETRY_S,
+            )
+        return None
+
+    def _no_worker(self, model: str) -> NoWorker:
+        workers = self.of_model(model)
+        if workers and all(worker.failure for worker in workers):
+            return NoWorker(f"no worker can serve {model!r}; the operator must mend its settings")
+        if any(worker.link.loading for worker in workers):
+            return NoWorker(f"{model!r} is loading; try again soon", retry_after_s=_LOADING_RETRY_S)
+        return NoWorker(f"no worker serves {model!r} now; try again soon", retry_after_s=_LOADING_RETRY_S)
+
+    def choose(self, record: StreamRecord) -> Worker | None:
+        """The worker to hand a stream to now, or None while none has room.
+
+        An NPU before the CPU, then the least busy.
+        """
+        fit = [worker for worker in self.of_model(record.model) if self._has_room(worker, record)]
+        return min(fit, key=_rank, default=None)
+
+    def _has_room(self, worker: Worker, record: StreamRecord) -> bool:
+        link = worker.link
+        if not link.ready or not link.credit.covers(record.kv_tokens):
+            return False
+        limits = self.limits_of(worker)
+        return (
+            record.kv_tokens <= self._context_of(worker)
+            and limits.admit is not False
+            and (limits.min_priority or 0) <= record.priority
+            and (limits.max_batch is None or self._running_on(link.devices[0]) < limits.max_batch)
+        )
+
+    def _running_on(self, device: str) -> int:
+        """Streams on a device, whichever of its workers has them."""
+        return sum(worker.link.running for worker in self.workers if device in worker.link.devices)
+
+
+def device_of_spec(spec: str) -> str:
+    """The device a worker spec stands for: ``npu:0`` of ``sim:unix:/b.sock#npu:0``, ``cpu`` of ``fault:oom@5,cpu``."""
+    return spec.rpartition(",")[2].rpartition("#")[2]
+
+
+def _rank(worker: Worker) -> tuple[bool, float]:
+    link = worker.link
+    return DeviceId.parse(link.devices[0]).kind == "cpu", link.running / max(1, link.max_streams)

@@ -1,0 +1,281 @@
+"""The control stream to one worker: submits, cancels and limits out, steps in."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+from coldplate.clock import Clock
+from coldplate.internal.v1 import engine_pb2, engine_pb2_grpc
+from coldplate.limits import NO_LIMITS, Limits
+from coldplate.limits_proto import limits_to_proto
+from coldplate_server.errors import (
+    Aborted,
+    DeviceFault,
+    DeviceOutOfMemory,
+    EngineLost,
+    NonFiniteLogits,
+    NoWorker,
+    RequestError,
+    StreamCut,
+)
+from coldplate_server.journal import EngineEnd, StreamRecord
+from coldplate_server.settings import WorkerSpec
+from coldplate_server.workers.credit import Credit
+from coldplate_server.workers.step_log import StepLog
+
+log = structlog.get_logger()
+
+_CONNECT_RETRY_S = 0.05
+_CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_ENDS = {
+    engine_pb2.STOP_CAUSE_STOP_TOKEN: "stop_token",
+    engine_pb2.STOP_CAUSE_MAX_TOKENS: "max_tokens",
+    engine_pb2.STOP_CAUSE_CONTEXT_FULL: "context_full",
+}
+
+
+class LinkEvents(Protocol):
+    """Whom a link tells."""
+
+    def worker_changed(self, link: "WorkerLink") -> None:
+        """It came, went, or has other credit than before."""
+        ...
+
+    def tokens_made(self, model: str, count: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingState:
+    phase: str
+    progress: float
+
+
+class WorkerLink:
+    """One worker over the time of its connections. ``hello`` is None while it is not ready."""
+
+    def __init__(self, spec: WorkerSpec, address: str, clock: Clock, events: LinkEvents) -> None:
+        self.spec = spec
+        self.address = address
+        self.hello: engine_pb2.Hello | None = None
+        self.loading: LoadingState | None = None
+        self.credit = Credit(1, 0, 0)
+        self.steps = StepLog(clock)
+        self.devices: list[str] = []
+        self._clock = clock
+        self._events = events
+        self._live: dict[int, StreamRecord] = {}
+        self._outbox: asyncio.Queue[engine_pb2.RunRequest] | None = None
+        self._limits = NO_LIMITS
+        self._limits_seq = 0
+
+    @property
+    def ready(self) -> bool:
+        return self.hello is not None
+
+    @property
+    def running(self) -> int:
+        """Streams handed to the worker and not ended."""
+        return len(self._live)
+
+    @property
+    def max_streams(self) -> int:
+        return self.hello.max_num_seqs if self.hello else 0
+
+    def submit(self, record: StreamRecord) -> None:
+        """Hand a stream over; the caller has checked the credit."""
+        assert self.hello is not None
+        self.credit.spend(record.kv_tokens)
+        self._live[record.number] = record
+        record.worker, record.device = self.spec.name, self.hello.devices[0]
+        record.submitted = self._clock.now()
+        record.attempts += 1
+        record.paced_s = -self.steps.paced_total_s
+        sampling = record.sampling
+        self._send(
+            submit=engine_pb2.Submit(
+                stream=record.number,
+                request_id=record.request_id,
+                prompt_token_ids=record.prompt_ids,
+                emitted_token_ids=record.emitted,
+                sampling=engine_pb2.SamplingParams(
+                    temperature=sampling.temperature,
+                    top_p=sampling.top_p,
+                    top_k=sampling.top_k,
+                    min_p=sampling.min_p,
+                    seed=sampling.seed,
+                ),
+                max_tokens=record.max_tokens,
+                stop_token_ids=sorted(record.stop_token_ids),
+                priority=record.priority,
+            )
+        )
+
+    def cancel(self, record: StreamRecord) -> None:
+        """Stop work on a stream; what it still makes is dropped."""
+        if self._live.pop(record.number, None) is not None:
+            self._settle(record)
+            self._send(cancel=engine_pb2.Cancel(stream=record.number))
+
+    def set_limits(self, limits: Limits) -> None:
+        """Send limits when they are other than the last."""
+        if limits != self._limits:
+            self._limits = limits
+            self._send_limits()
+
+    def shut_down(self, *, now: bool) -> None:
+        self._send(shutdown=engine_pb2.Shutdown(now=now))
+
+    async def run(self) -> None:
+        """Stay connected until cancelled, over as many connections as it takes."""
+        try:
+            while True:
+                async with grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS) as channel:
+                    await self._one_connection(engine_pb2_grpc.EngineServiceStub(channel))
+                await asyncio.sleep(_CONNECT_RETRY_S)
+        finally:
+            self._lost()
+
+    async def _one_connection(self, stub: engine_pb2_grpc.EngineServiceStub) -> None:
+        outbox: asyncio.Queue[engine_pb2.RunRequest] = asyncio.Queue()
+        call = stub.Run(_drain(outbox), wait_for_ready=True)
+        try:
+            async for response in call:
+                event = response.WhichOneof("event")
+                if event == "step":
+                    self._take_step(response.step)
+                elif event == "hello":
+                    self._outbox = outbox
+                    self._greet(response.hello)
+                elif event == "loading":
+                    self.loading = LoadingState(response.loading.phase, response.loading.progress)
+            log.warning("worker ended its control stream", worker=self.spec.name)
+        except grpc.aio.AioRpcError as error:
+            log.warning("worker connection lost", worker=self.spec.name, code=error.code().name, detail=error.details())
+        finally:
+            call.cancel()
+            self._lost()
+
+    def _greet(self, hello: engine_pb2.Hello) -> None:
+        self.hello, self.loading = hello, None
+        self.devices = list(hello.devices)
+        self.credit = Credit(hello.block_size, hello.credit.free_slots, hello.credit.free_kv_tokens)
+        self.steps.reset()
+        log.info(
+            "worker ready",
+            worker=self.spec.name,
+            model=hello.model,
+            devices=list(hello.devices),
+            dtype=hello.dtype,
+            kv_cache_tokens=hello.kv_cache_tokens,
+        )
+        if self._limits:
+            self._send_limits()
+        self._events.worker_changed(self)
+
+    def _take_step(self, step: engine_pb2.Step) -> None:
+        now = self._clock.now()
+        live = self._live
+        touched: dict[int, StreamRecord] = {}
+        for admitted in step.admitted:
+            if (record := live.get(admitted.stream)) is not None:
+                record.admitted = True
+                record.cached_tokens = admitted.cached_tokens
+                touched[record.number] = record
+        for number, token_id in zip(step.streams, step.token_ids, strict=True):
+            if (record := live.get(number)) is not None:
+                record.append(token_id, now)
+                touched[number] = record
+        self.steps.add(step.stats, len(step.streams))
+        for finished in step.finished:
+            if (record := live.pop(finished.stream, None)) is not None:
+                self._end(record, finished)
+                touched[record.number] = record
+        self.credit.update(step.credit.submits_seen, step.credit.free_slots, step.credit.free_kv_tokens)
+        self._events.tokens_made(self.spec.model.name, len(step.streams))
+        for record in touched.values():
+            record.notify()
+        self._events.worker_changed(self)
+
+    def _end(self, record: StreamRecord, finished: engine_pb2.Finished) -> None:
+        self._settle(record)
+        cause = _ENDS.get(finished.cause)
+        if cause is not None:
+            token = finished.stop_token_id if cause == "stop_token" else None
+            record.finish(EngineEnd(cause, token))
+            return
+        error = _error_of(record, finished)
+        log.warning(
+            "engine ended a stream with an error",
+            request_id=record.request_id,
+            worker=self.spec.name,
+            reason=error.reason,
+            detail=finished.error_text,
+        )
+        record.fail(error)
+
+    def _settle(self, record: StreamRecord) -> None:
+        record.paced_s += self.steps.paced_total_s
+
+    def _lost(self) -> None:
+        self._outbox = None
+        self.hello = self.loading = None
+        live, self._live = self._live, {}
+        for record in live.values():
+            self._settle(record)
+            record.fail(_lost_error(record))
+            record.notify()
+        self._events.worker_changed(self)
+
+    def _send_limits(self) -> None:
+        self._limits_seq += 1
+        self._send(set_limits=engine_pb2.SetLimits(seq=self._limits_seq, limits=limits_to_proto(self._limits)))
+
+    def _send(self, **command: object) -> None:
+        if self._outbox is not None:
+            self._outbox.put_nowait(engine_pb2.RunRequest(**command))  # type: ignore[arg-type]
+
+
+async def _drain(outbox: asyncio.Queue[engine_pb2.RunRequest]) -> AsyncIterator[engine_pb2.RunRequest]:
+    while True:
+        yield await outbox.get()
+
+
+def _lost_error(record: StreamRecord) -> RequestError:
+    if record.delivered == 0:
+        return EngineLost(
+            "the engine was lost before the first token; the request can be sent again", retry_after_s=1.0
+        )
+    return StreamCut(
+        f"the engine was lost after {record.delivered} tokens; what was delivered stands, the rest will not come",
+        delivered_tokens=record.delivered,
+    )
+
+
+_ERRORS: dict[int, Callable[[StreamRecord], RequestError]] = {
+    engine_pb2.ENGINE_ERROR_NON_FINITE_LOGITS: lambda record: NonFiniteLogits(
+        f"the model's output for this request became NaN or infinite after {record.delivered} tokens",
+        delivered_tokens=record.delivered,
+    ),
+    engine_pb2.ENGINE_ERROR_OUT_OF_MEMORY: lambda record: DeviceOutOfMemory(
+        "the device ran out of memory for this request", retry_after_s=1.0, delivered_tokens=record.delivered
+    ),
+    engine_pb2.ENGINE_ERROR_UNSATISFIABLE: lambda record: DeviceFault(
+        "the engine cannot run this request", delivered_tokens=record.delivered
+    ),
+    engine_pb2.ENGINE_ERROR_DEVICE: lambda record: _lost_error(record),
+    engine_pb2.ENGINE_ERROR_REFUSED: lambda record: NoWorker(
+        "the engine stopped taking requests; try again", retry_after_s=1.0
+    ),
+}
+
+
+def _error_of(record: StreamRecord, finished: engine_pb2.Finished) -> RequestError:
+    if finished.cause == engine_pb2.STOP_CAUSE_CANCELLED:
+        return Aborted("the engine cancelled the request")
+    make = _ERRORS.get(finished.error)
+    return make(record) if make else DeviceFault("the engine failed on this request", delivered_tokens=record.delivered)
