@@ -51,10 +51,19 @@ class ModelRunner(Protocol):
 class Device(Protocol):
     """Where a model runs."""
 
-    name: str  # "cpu", "npu:0"
-    chip: str
-    simulated: bool
-    threads: int
+    @property
+    def name(self) -> str:
+        """Such as "cpu" or "npu:0"."""
+        ...
+
+    @property
+    def chip(self) -> str: ...
+
+    @property
+    def simulated(self) -> bool: ...
+
+    @property
+    def threads(self) -> int: ...
 
     def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> ModelRunner:
         """Load weights. Raises ``ModelError`` naming the file, the tensor or the setting that is unusable."""
@@ -79,7 +88,7 @@ class Device(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``kind`` is "oom" (shrink and retry), "restart" (the process must be replaced) or "bug" (fail what was running)."""
+    """``kind`` is "oom" (shrink and retry), "restart" (replace the process) or "bug" (fail what was running)."""
 
     kind: str
     text: str

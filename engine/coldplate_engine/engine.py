@@ -1,0 +1,169 @@
+"""From settings to a running loop: load, size the cache, warm up, run. All in the thread that calls ``Engine.run``.
+
+Loading and stepping share that thread because some devices bind their context to it.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from coldplate.clock import MonotonicClock
+from coldplate_engine.batch import StepBatch, StreamSlice
+from coldplate_engine.block_pool import BlockPool
+from coldplate_engine.kv_sizing import KvPlan, check_weights_fit, plan_kv, show
+from coldplate_engine.loop import EngineLoop, Inbox
+from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
+from coldplate_engine.scheduler import Scheduler
+from coldplate_engine.settings import EngineSettings
+from coldplate_engine.step_executor import StepExecutor
+from coldplate_engine.step_timer import StepTimer
+from coldplate_engine.stream import Stream
+from coldplate_engine.worker_facts import WorkerFacts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+log = structlog.get_logger()
+T = TypeVar("T")
+
+LEVERS = ("duty", "max_batch", "max_prefill_tokens", "cpu_share")
+_WARM_UP_TOKENS = 32
+
+
+class Engine:
+    """One model on one device. ``on_ready`` is called once, before the first step."""
+
+    def __init__(
+        self, settings: EngineSettings, inbox: Inbox, progress: ReportProgress, on_ready: Callable[[WorkerFacts], None]
+    ) -> None:
+        self._settings = settings
+        self._inbox = inbox
+        self._progress = progress
+        self._on_ready = on_ready
+        self._phases: list[tuple[str, float]] = []
+
+    def run(self) -> int:
+        """Load and serve until the end; returns the exit code.
+
+        Raises ModelError when the model or a setting is unusable.
+        """
+        settings = self._settings
+        device = self._timed("device", self._open_device)
+        before = device.memory()[0]
+        check_weights_fit(_checkpoint_bytes(settings), before)
+        runner = self._timed(
+            "weights", lambda: device.load(settings.model, settings.dtype, settings.max_model_len, self._progress)
+        )
+        max_model_len = self._max_model_len(runner)
+        check_weights_fit(runner.facts.weight_bytes, before)
+        available = min(device.memory()[0], before - runner.facts.weight_bytes)
+        kv = self._size_kv(runner, max_model_len, available)
+        self._timed("kv_cache", lambda: runner.allocate_kv(kv.num_blocks, kv.block_size))
+        self._timed("warm_up", lambda: self._warm_up(device, runner, kv, max_model_len))
+        loop = self._build_loop(device, runner, kv, max_model_len)
+        log.info(
+            "engine ready",
+            model=settings.name,
+            device=device.name,
+            chip=device.chip,
+            dtype=runner.facts.dtype,
+            threads=device.threads,
+            memory=f"weights {show(runner.facts.weight_bytes)} + KV cache {show(kv.bytes)} of {show(before)} available",
+            kv_cache_tokens=kv.tokens,
+            max_model_len=max_model_len,
+            load_s={name: round(seconds, 2) for name, seconds in self._phases},
+        )
+        self._on_ready(self._facts(device, runner, kv, max_model_len))
+        return loop.run()
+
+    def _open_device(self) -> Device:
+        import torch
+
+        from coldplate_engine.devices.registry import open_device
+        from coldplate_engine.threads import default_threads
+
+        threads = self._settings.threads or default_threads()
+        torch.set_num_threads(threads)
+        return open_device(self._settings.device, threads, self._settings.test_faults)
+
+    def _max_model_len(self, runner: ModelRunner) -> int:
+        has, wanted = runner.facts.max_model_len, self._settings.max_model_len
+        if wanted is not None and wanted > has:
+            raise ModelError(f"--max-model-len {wanted} is above the {has} this model was made for")
+        return wanted or has
+
+    def _size_kv(self, runner: ModelRunner, max_model_len: int, available: int) -> KvPlan:
+        settings = self._settings
+        return plan_kv(
+            available_bytes=available,
+            bytes_per_token=runner.kv_bytes_per_token(),
+            block_size=settings.block_size,
+            useful_tokens=settings.max_num_seqs * max_model_len,
+            tokens=settings.kv_cache_tokens,
+            gib=settings.kv_cache_gib,
+        )
+
+    def _build_loop(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> EngineLoop:
+        from coldplate_engine.sampler import SampleRow, sample
+
+        def sample_streams(logits: "Tensor", streams: list[Stream]) -> list[int | None]:
+            return sample(logits, [SampleRow(stream.submission.sampling, stream.generated) for stream in streams])
+
+        settings = self._settings
+        scheduler = Scheduler(
+            BlockPool(kv.num_blocks, kv.block_size),
+            settings.max_num_seqs,
+            settings.max_num_batched_tokens,
+            max_model_len,
+        )
+        executor = StepExecutor(device, runner, sample_streams, settings.max_num_batched_tokens)
+        return EngineLoop(scheduler, executor, device, runner.facts.vocabulary_size, self._inbox, MonotonicClock())
+
+    def _warm_up(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> None:
+        """A prefill and a decode, so that the first request meets no first-time cost."""
+        from coldplate_engine.devices.fault import FaultDevice
+
+        self._progress("warm_up", 0.0)
+        prompt = max(1, min(_WARM_UP_TOKENS, kv.tokens - 1, max_model_len - 1))
+        table = list(range(-(-(prompt + 1) // kv.block_size)))[: kv.num_blocks]
+        runner.execute(StepBatch([StreamSlice(0, [0] * prompt, 0, table, True)]), StepTimer())
+        if prompt < kv.tokens:
+            runner.execute(StepBatch([StreamSlice(0, [0], prompt, table, True)]), StepTimer())
+        if isinstance(device, FaultDevice):
+            device.arm()
+
+    def _facts(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> WorkerFacts:
+        settings = self._settings
+        return WorkerFacts(
+            version=version("coldplate"),
+            served_model_name=settings.name,
+            model=runner.facts,
+            max_model_len=max_model_len,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            block_size=settings.block_size,
+            kv_cache_tokens=kv.tokens,
+            device=device.name,
+            chip=device.chip,
+            simulated=device.simulated,
+            threads=device.threads,
+            levers=LEVERS,
+            load_phases=tuple(self._phases),
+            pid=os.getpid(),
+        )
+
+    def _timed(self, phase: str, work: Callable[[], T]) -> T:
+        start = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self._phases.append((phase, time.perf_counter() - start))
+
+
+def _checkpoint_bytes(settings: EngineSettings) -> int:
+    """Size of the weights on disk, 0 when the loader should explain what is wrong with the folder."""
+    return sum(file.stat().st_size for file in settings.model.glob("*.safetensors")) if settings.model.is_dir() else 0

@@ -1,0 +1,42 @@
+"""``coldplate-engine``: one engine worker."""
+
+import asyncio
+import logging
+import os
+import sys
+
+from coldplate.logs import configure_logs
+from coldplate.settings import EXIT_BAD_SETTINGS, load_settings
+from coldplate_engine.runner import ModelError
+from coldplate_engine.settings import EngineSettings
+
+PROGRAM = "coldplate-engine"
+
+
+def main() -> None:
+    """Run until told to end.
+
+    Exit codes: 0 asked to, 2 unusable model or setting, 3 the device must be replaced, 4 no server.
+    """
+    settings = load_settings(EngineSettings, PROGRAM)
+    configure_logs(PROGRAM, settings.log_level, settings.log_format)
+    try:
+        code = asyncio.run(_serve(settings))
+    except (ModelError, OSError) as error:
+        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
+        code = EXIT_BAD_SETTINGS
+    # The engine's thread may be inside a hung device call or a load: neither can be joined.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(settings: EngineSettings) -> int:
+    from coldplate_engine.worker import Worker
+
+    return await Worker(settings).serve()
+
+
+if __name__ == "__main__":
+    main()

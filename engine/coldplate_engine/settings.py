@@ -1,0 +1,56 @@
+"""Settings of an engine worker."""
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from coldplate.settings import ProcessSettings
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+class EngineSettings(ProcessSettings):
+    """An engine worker: one model on one device, for one server."""
+
+    model: Path = Field(description="Folder of the checkpoint.")
+    served_model_name: str = Field("", description="Name in the hello message and the log; default: the folder's name.")
+    device: str = Field("cpu", description="cpu, sim:ADDRESS#npu:N, or fault:PLAN,DEVICE with --test-faults.")
+    listen: str = Field(description="Socket to serve on, such as unix:/run/coldplate/cpu.sock.")
+    dtype: Dtype = Field("auto", description="Type of weights and cache; auto follows the device.")
+    max_model_len: int | None = Field(
+        None, ge=2, description="Longest prompt and answer together; default: the model's."
+    )
+    max_num_seqs: int = Field(32, ge=1, le=1024, description="Streams that may run at once.")
+    max_num_batched_tokens: int = Field(2048, ge=1, le=65536, description="Tokens in one step.")
+    block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV cache block.")
+    kv_cache_tokens: int | None = Field(None, ge=1, description="Size of the KV cache, in tokens.")
+    kv_cache_gib: float | None = Field(None, gt=0, allow_inf_nan=False, description="Size of the KV cache, in GiB.")
+    threads: int | None = Field(
+        None, ge=1, le=1024, description="Compute threads; default: the processors this may use."
+    )
+    orphan_timeout_s: float = Field(
+        10.0, gt=0, allow_inf_nan=False, description="Exit after this long without a server."
+    )
+    test_faults: bool = Field(False, description="Allow fault: devices, which fail on purpose.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
+                "every running stream needs room for one token a step"
+            )
+        if self.kv_cache_tokens is not None and self.kv_cache_gib is not None:
+            raise ValueError("--kv-cache-tokens and --kv-cache-gib are two ways to say one thing: give one")
+        if self.kv_cache_tokens is not None and self.kv_cache_tokens < self.block_size:
+            raise ValueError(
+                f"--kv-cache-tokens {self.kv_cache_tokens} is below one block (--block-size {self.block_size})"
+            )
+        if not self.listen.startswith("unix:") or len(self.listen) <= len("unix:"):
+            raise ValueError(f"--listen {self.listen!r}: expected unix:PATH")
+        return self
+
+    @property
+    def name(self) -> str:
+        return self.served_model_name or self.model.resolve().name

@@ -1,0 +1,26 @@
+"""What a worker tells about itself once it is ready."""
+
+from dataclasses import dataclass
+
+from coldplate_engine.runner import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """``levers`` are the limits the worker itself honours; ``load_phases`` are names with seconds."""
+
+    version: str
+    served_model_name: str
+    model: ModelFacts
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    block_size: int
+    kv_cache_tokens: int
+    device: str
+    chip: str
+    simulated: bool
+    threads: int
+    levers: tuple[str, ...]
+    load_phases: tuple[tuple[str, float], ...]
+    pid: int
