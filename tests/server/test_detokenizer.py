@@ -4,13 +4,14 @@ import time
 from pathlib import Path
 
 import pytest
-from coldplate_server.text.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from support import text_models
-from support.tokenizers import BYTES_VOCABULARY, IM_END_ID, META_VOCABULARY, TokenizerSpec, build
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
+
+from coldplate_server.text.tokenizer import Tokenizer
+from support import text_models
+from support.tokenizers import BYTES_VOCABULARY, IM_END_ID, META_VOCABULARY, TokenizerSpec, build
 
 BYTES = TokenizerSpec("bytes")
 

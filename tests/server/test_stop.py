@@ -1,9 +1,10 @@
 """Stop sequences: D7, D8, D10 and the same result however the text is cut."""
 
 import pytest
-from coldplate_server.text.stop import StopMatcher
 from hypothesis import given
 from hypothesis import strategies as st
+
+from coldplate_server.text.stop import StopMatcher
 
 SEQUENCES = st.lists(st.text("ab", min_size=1, max_size=6), min_size=0, max_size=4)
 

@@ -210,7 +210,8 @@ def test_a_conversation_needs_a_template(tmp_path: Path) -> None:
 
 @given(texts=st.lists(st.text("ab \n|<", max_size=8), min_size=1, max_size=4))
 def test_ids_equal_transformers(chatml: Tokenizer, texts: list[str]) -> None:
-    reference = PreTrainedTokenizerFast(tokenizer_object=tokenizers.build(TokenizerSpec()))
+    backend = tokenizers.build(TokenizerSpec())
+    reference = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
     messages = [{"role": m.role, "content": m.text} for m in chat(*texts).messages]
     expected = reference.apply_chat_template(
         messages, chat_template=tokenizers.CHATML, add_generation_prompt=True, return_dict=False

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from coldplate_server.text.tokenizer import Tokenizer
 from tokenizers import Tokenizer as Backend
 
+from coldplate_server.text.tokenizer import Tokenizer
 from support import tokenizers
 
 

@@ -1,0 +1,176 @@
+"""Messages to domain values and back. Nothing else maps the two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from google.protobuf.duration_pb2 import Duration
+
+from coldplate.v1 import generation_pb2
+from coldplate_server.request import (
+    ChatMessage,
+    Conversation,
+    FallbackPolicy,
+    GenerationRequest,
+    Priority,
+    Prompt,
+    SamplingParams,
+    StopRules,
+)
+from coldplate_server.result import ChoiceEnd, FinishReason, Timings, Usage
+from coldplate_server.rpc.validate import check_generation, check_stream_options
+
+_PRIORITIES = {
+    generation_pb2.PRIORITY_UNSPECIFIED: Priority.NORMAL,
+    generation_pb2.PRIORITY_LOW: Priority.LOW,
+    generation_pb2.PRIORITY_NORMAL: Priority.NORMAL,
+    generation_pb2.PRIORITY_HIGH: Priority.HIGH,
+}
+_FALLBACKS = {
+    generation_pb2.FALLBACK_UNSPECIFIED: FallbackPolicy.SAME_MODEL,
+    generation_pb2.FALLBACK_NEVER: FallbackPolicy.NEVER,
+    generation_pb2.FALLBACK_SAME_MODEL: FallbackPolicy.SAME_MODEL,
+    generation_pb2.FALLBACK_ANY: FallbackPolicy.ANY,
+}
+_FINISH_REASONS: dict[FinishReason, generation_pb2.FinishReason] = {
+    FinishReason.END_OF_TEXT: generation_pb2.FINISH_REASON_END_OF_TEXT,
+    FinishReason.STOP_SEQUENCE: generation_pb2.FINISH_REASON_STOP_SEQUENCE,
+    FinishReason.MAX_TOKENS: generation_pb2.FINISH_REASON_MAX_TOKENS,
+    FinishReason.CONTEXT_FULL: generation_pb2.FINISH_REASON_CONTEXT_FULL,
+    FinishReason.TOOL_CALL: generation_pb2.FINISH_REASON_TOOL_CALL,
+    FinishReason.DEADLINE: generation_pb2.FINISH_REASON_DEADLINE,
+    FinishReason.ABORTED: generation_pb2.FINISH_REASON_ABORTED,
+    FinishReason.SHED: generation_pb2.FINISH_REASON_SHED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Seconds; 0 sends each token as soon as it is read, and no progress events."""
+
+    flush_interval_s: float = 0.0
+    progress_interval_s: float = 0.0
+
+
+def generation_request(
+    message: generation_pb2.GenerateRequest, prefix: str = "", *, request_id: str | None = None
+) -> GenerationRequest:
+    """The request with defaults applied.
+
+    ``prefix`` goes before field paths: "request." where the message is inside another. A request without an id gets
+    ``request_id``, or a new one. Raises InvalidRequest with every violation, or FeatureUnimplemented.
+    """
+    check_generation(message, prefix)
+    resume = message.HasField("resume")
+    sampling, stopping, reporting = message.sampling, message.stopping, message.reporting
+    seed = sampling.seed if sampling.HasField("seed") else None
+    return GenerationRequest(
+        request_id=message.request_id or request_id or uuid4().hex,
+        model=message.model,
+        prompt=_prompt(message),
+        sampling=SamplingParams(
+            temperature=sampling.temperature if sampling.HasField("temperature") else 1.0,
+            top_p=sampling.top_p if sampling.HasField("top_p") else 1.0,
+            top_k=sampling.top_k,
+            min_p=sampling.min_p,
+            seed=message.resume.seed if resume else seed,
+        ),
+        max_tokens=stopping.max_tokens if stopping.HasField("max_tokens") else None,
+        stop=StopRules(
+            sequences=tuple(stopping.stop_sequences),
+            token_ids=frozenset(stopping.stop_token_ids),
+            ignore_end_of_text=stopping.ignore_end_of_text,
+        ),
+        want_text=reporting.text if reporting.HasField("text") else True,
+        want_token_ids=reporting.token_ids,
+        special_tokens=reporting.special_tokens,
+        priority=_PRIORITIES[message.scheduling.priority],
+        queue_timeout_s=(
+            seconds(message.scheduling.queue_timeout) if message.scheduling.HasField("queue_timeout") else None
+        ),
+        fallback=_FALLBACKS[message.fallback],
+        resume_ids=tuple(message.resume.emitted_token_ids),
+    )
+
+
+def conversation(message: generation_pb2.Conversation) -> Conversation:
+    """A checked conversation; the parts of a message are joined as they stand."""
+    return Conversation(
+        tuple(
+            ChatMessage(turn.role, "".join(part.text for part in turn.parts) if turn.parts else turn.text)
+            for turn in message.messages
+        ),
+        message.continue_final_message,
+    )
+
+
+def stream_options(message: generation_pb2.StreamOptions, prefix: str = "options.") -> StreamOptions:
+    """Raises InvalidRequest."""
+    check_stream_options(message, prefix)
+    return StreamOptions(seconds(message.flush_interval), seconds(message.progress_interval))
+
+
+def finish_reason(reason: FinishReason) -> generation_pb2.FinishReason:
+    return _FINISH_REASONS[reason]
+
+
+def usage(value: Usage) -> generation_pb2.Usage:
+    return generation_pb2.Usage(
+        prompt_tokens=value.prompt_tokens,
+        completion_tokens=value.completion_tokens,
+        cached_tokens=value.cached_tokens,
+        reasoning_tokens=value.reasoning_tokens,
+    )
+
+
+def timings(value: Timings) -> generation_pb2.Timings:
+    return generation_pb2.Timings(
+        queued=duration(value.queued_s),
+        prefill=duration(value.prefill_s),
+        first_token=duration(value.first_token_s),
+        decode=duration(value.decode_s),
+        per_token=duration(value.per_token_s),
+        total=duration(value.total_s),
+        throttled=duration(value.throttled_s),
+    )
+
+
+def choice_finished(end: ChoiceEnd, choice_index: int = 0) -> generation_pb2.ChoiceFinished:
+    return generation_pb2.ChoiceFinished(
+        choice_index=choice_index,
+        reason=finish_reason(end.reason),
+        stop_sequence=end.stop_sequence,
+        stop_token_id=end.stop_token_id,
+    )
+
+
+def choice(end: ChoiceEnd, text: str, token_ids: Sequence[int] = (), index: int = 0) -> generation_pb2.Choice:
+    """One choice of a unary answer."""
+    return generation_pb2.Choice(
+        index=index,
+        text=text,
+        token_ids=token_ids,
+        finish_reason=finish_reason(end.reason),
+        stop_sequence=end.stop_sequence,
+        stop_token_id=end.stop_token_id,
+    )
+
+
+def duration(value_s: float) -> Duration:
+    """Seconds, at least 0, to a duration, rounded to the nanosecond."""
+    whole, nanos = divmod(round(value_s * 1e9), 1_000_000_000)
+    return Duration(seconds=whole, nanos=nanos)
+
+
+def seconds(value: Duration) -> float:
+    return value.seconds + value.nanos / 1e9
+
+
+def _prompt(message: generation_pb2.GenerateRequest) -> Prompt:
+    match message.WhichOneof("input"):
+        case "text":
+            return message.text
+        case "token_ids":
+            return tuple(message.token_ids.ids)
+        case _:
+            return conversation(message.conversation)
