@@ -1,6 +1,7 @@
 """The server put together: what is built from what, and the order of starting and stopping."""
 
 import asyncio
+import contextlib
 import errno
 import socket
 import tempfile
@@ -109,36 +110,27 @@ class App:
         settings = self._settings
         health = health_aio.HealthServicer()
         self.lifecycle = Lifecycle(health, self.catalog, self.fleet, self.dispatcher)
-        with ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenizer") as tokenizing:
-            generator = Generator(
-                self.catalog,
-                self.dispatcher,
-                tokenizing,
-                self._clock,
-                settings.default_max_tokens,
-                settings.max_queue_wait_s,
-            )
+        async with contextlib.AsyncExitStack() as cleanup:
+            cleanup.callback(self._socket_dir.cleanup)
+            tokenizing = cleanup.enter_context(ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenizer"))
             await self.lifecycle.refresh()
-            public = self._public_server(generator, tokenizing, health)
+            public = self._public_server(tokenizing, health)
             control = self._control_server(health)
+            _bind(public, settings.listen)
+            _claim_control_socket(settings.control_socket)
+            _bind(control, f"unix:{settings.control_socket}")
+            cleanup.callback(settings.control_socket.unlink, missing_ok=True)
             metrics = MetricsEndpoint(self.metrics.registry, settings.metrics_listen)
             try:
-                _claim_control_socket(settings.control_socket)
-                _bind(public, settings.listen)
-                _bind(control, f"unix:{settings.control_socket}")
-                try:
-                    metrics.start()
-                except OSError as error:
-                    raise StartRefused(f"--metrics-listen {settings.metrics_listen}: {error.strerror}") from None
-                await public.start()
-                await control.start()
-                self.fleet.start()
-                await self._serve()
-            finally:
-                await self._stop_in_order(public, control)
-                metrics.stop()
-                self._socket_dir.cleanup()
-                settings.control_socket.unlink(missing_ok=True)
+                metrics.start()
+            except OSError as error:
+                raise StartRefused(f"--metrics-listen {settings.metrics_listen}: {error.strerror}") from None
+            cleanup.callback(metrics.stop)
+            await public.start()
+            await control.start()
+            self.fleet.start()
+            cleanup.push_async_callback(self._stop_in_order, public, control)
+            await self._serve()
         if self._refused is not None:
             raise StartRefused(self._refused)
 
@@ -147,6 +139,9 @@ class App:
         self._upkeep = asyncio.create_task(self._keep_up())
         stop = asyncio.create_task(self._stop.wait())
         await asyncio.wait([self._upkeep, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if self._upkeep.done():
+            self._upkeep.result()
 
     async def _keep_up(self) -> None:
         """Queue, limits, health and gauges follow what happens, several times a second, until the very end."""
@@ -183,11 +178,18 @@ class App:
             await asyncio.wait([self._upkeep])
         log.info("stopped")
 
-    def _public_server(
-        self, generator: Generator, tokenizing: ThreadPoolExecutor, health: health_aio.HealthServicer
-    ) -> grpc.aio.Server:
+    def _public_server(self, tokenizing: ThreadPoolExecutor, health: health_aio.HealthServicer) -> grpc.aio.Server:
+        settings = self._settings
+        generator = Generator(
+            self.catalog,
+            self.dispatcher,
+            tokenizing,
+            self._clock,
+            settings.default_max_tokens,
+            settings.max_queue_wait_s,
+        )
         server = grpc.aio.server(interceptors=[RequestInterceptor()], options=server_options())
-        servicer = GenerationServicer(generator, self.metrics, self._settings.slow_reader_timeout_s)
+        servicer = GenerationServicer(generator, self.metrics, settings.slow_reader_timeout_s)
         generation_pb2_grpc.add_GenerationServiceServicer_to_server(servicer, server)
         token_pb2_grpc.add_TokenServiceServicer_to_server(TokenServicer(self.catalog.tokenizer, tokenizing), server)
         model_pb2_grpc.add_ModelServiceServicer_to_server(ModelServicer(self.catalog, self.fleet), server)

@@ -9,7 +9,7 @@ from coldplate_server.request import GenerationRequest
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is, in tokens: the context of prompt and answer, the engine's whole cache, the ids of the vocabulary."""
+    """What there is, in tokens: the context of prompt and answer, an engine's whole cache, the vocabulary."""
 
     context: int
     cache: int | None

@@ -67,7 +67,7 @@ class Generator:
             self._dispatcher.withdraw(record)
 
     def known_model(self, name: str) -> str:
-        """The model a request names, for metrics: "unknown" for one not served, since callers can make up any number."""
+        """The model a request names, for metrics: "unknown" for one not served, since callers can make up any."""
         try:
             return self._catalog.resolve(name)
         except RequestError:
