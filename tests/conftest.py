@@ -3,6 +3,7 @@
 from collections.abc import Generator
 
 import pytest
+
 from support import checkpoints, processes
 
 

@@ -15,6 +15,7 @@ DEFAULT_WORKER_COMMAND = (
     f"{shlex.quote(sys.executable)} -m coldplate_engine.main"
     " --model {model} --served-model-name {name} --device {device} --listen {listen}"
 )
+_DEVICE_PREFIXES = ("fault:", "sim:", "attach=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,9 @@ class ServerSettings(ProcessSettings):
         entries = self.worker or [f"{model.name}@cpu" for model in models]
         specs = []
         for number, entry in enumerate(entries):
-            name, at, target = entry.rpartition("@") if "@" in entry else ("", "", entry)
+            name, at, target = entry.partition("@")
+            if not at or name.startswith(_DEVICE_PREFIXES):  # a fault plan holds signs of its own
+                name, at, target = "", "", entry
             if at and name not in by_name:
                 raise ValueError(f"worker {entry!r}: no model is called {name!r}; there are {', '.join(by_name)}")
             if not at and len(models) > 1:

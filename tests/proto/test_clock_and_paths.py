@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from coldplate import paths
 from coldplate.clock import ManualClock, MonotonicClock
 

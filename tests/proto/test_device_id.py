@@ -1,9 +1,10 @@
 """Names of devices."""
 
 import pytest
-from coldplate.device_id import DeviceId
 from hypothesis import given
 from hypothesis import strategies as st
+
+from coldplate.device_id import DeviceId
 
 
 @given(st.integers(0, 10_000))

@@ -4,11 +4,12 @@ import math
 from dataclasses import fields
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from coldplate.limits import FIELD_NAMES, NO_LIMITS, Limits, tightest
 from coldplate.limits_proto import limits_from_proto, limits_to_proto
 from coldplate.v1 import device_pb2
-from hypothesis import given
-from hypothesis import strategies as st
 
 SHARE = st.floats(0, 1, exclude_min=True)
 COUNT = st.integers(1, 2**31 - 1)

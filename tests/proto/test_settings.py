@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
-from coldplate.settings import ProcessSettings, load_settings
 from pydantic import Field
+
+from coldplate.settings import ProcessSettings, load_settings
 
 
 class Example(ProcessSettings):

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from coldplate.v1 import device_pb2, device_pb2_grpc, generation_pb2, generation_pb2_grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from coldplate.v1 import device_pb2, device_pb2_grpc, generation_pb2, generation_pb2_grpc
 from support.processes import GENERATION, Stack, until
 
 FINISH = generation_pb2.FinishReason

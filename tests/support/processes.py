@@ -21,6 +21,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from support.checkpoints import Checkpoint
 
 BIN = Path(sys.executable).parent
+SLOW_DEVICE = "fault:delay=20ms@1-,cpu"  # steps of at least 20 ms; needs the engine flag test-faults
 GENERATION = "coldplate.v1.GenerationService"
 T = TypeVar("T")
 LIVE: list["Process"] = []  # for the logs of a failed test

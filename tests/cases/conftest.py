@@ -1,0 +1,59 @@
+"""Servers shared by the case tests: one with many models, one whose every step is slow, one with a tiny cache."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support import case_models
+from support.client import Alive
+from support.processes import SLOW_DEVICE, Stack
+
+
+@pytest.fixture(scope="session")
+def service() -> Iterator[Stack]:
+    models = {
+        "book": case_models.book(),
+        "undecodable": case_models.undecodable(),
+        "chatty": case_models.chatty(),
+        "strict": case_models.strict(),
+        "starting": case_models.starting(),
+        "spaced": case_models.spaced(),
+    }
+    with Stack(models, engine_args=["kv-cache-tokens=8192"]) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def service_alive(service: Stack) -> Alive:
+    return Alive(service, "book")
+
+
+@pytest.fixture
+def alive(service_alive: Alive) -> Iterator[Alive]:
+    """Asked after every test of ``service``."""
+    yield service_alive
+    service_alive.check()
+
+
+@pytest.fixture(scope="session")
+def slow() -> Iterator[Stack]:
+    """Two slots, 32 places in the queue, steps of at least 20 ms."""
+    with Stack(
+        {"alphabet": case_models.alphabet()},
+        workers=[f"alphabet@{SLOW_DEVICE}"],
+        engine_args=["kv-cache-tokens=1024", "max-num-seqs=2", "test-faults"],
+        server_args=["max-queued-requests=32"],
+    ) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def slow_start(slow: Stack) -> Alive:
+    return Alive(slow, "alphabet")
+
+
+@pytest.fixture
+def slow_alive(slow_start: Alive) -> Iterator[Alive]:
+    """Asked after every test of ``slow``."""
+    yield slow_start
+    slow_start.check()

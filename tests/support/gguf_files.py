@@ -1,0 +1,125 @@
+"""Tiny GGUF files, written with gguf's own writer and tensor names the way llama.cpp's converter does."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf.quants import dequantize, quantize
+from numpy.typing import NDArray
+from tokenizers import pre_tokenizers
+
+Array = NDArray[Any]
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+MERGES = ("h e", "l l", "he ll", "hell o", "Ġ w", "Ġw o", "1 2", "12 3")
+CHAT_TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+BYTE_LEVEL_TOKENS = (
+    *SPECIAL_TOKENS,
+    "<tool>",
+    *sorted(pre_tokenizers.ByteLevel.alphabet()),
+    *(merge.replace(" ", "") for merge in MERGES),
+)
+
+
+def converter_permute(rows: Array, heads: int) -> Array:
+    """The order in which llama.cpp's converter writes the rows of query and key projections."""
+    return rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def through(values: Array, kind: str) -> Array:
+    """What is left of the values after being stored as ``kind``."""
+    quantization = gguf.GGMLQuantizationType[kind]
+    if kind == "F32":
+        return values
+    if kind == "F16":
+        return values.astype(np.float16)
+    stored: Array = dequantize(quantize(values, quantization), quantization)
+    return stored
+
+
+def add_byte_level_tokenizer(writer: gguf.GGUFWriter, pre: str | None = "smollm") -> None:
+    """256 bytes, a few merges, three control tokens and one of the user's."""
+    writer.add_tokenizer_model("gpt2")
+    if pre is not None:
+        writer.add_tokenizer_pre(pre)
+    writer.add_token_list(list(BYTE_LEVEL_TOKENS))
+    plain = len(BYTE_LEVEL_TOKENS) - 4
+    writer.add_token_types(
+        [gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.USER_DEFINED] + [gguf.TokenType.NORMAL] * plain
+    )
+    writer.add_token_merges(list(MERGES))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def add_sentencepiece_tokenizer(writer: gguf.GGUFWriter, pieces: Mapping[str, float]) -> None:
+    """<unk>, <s>, </s>, the 256 byte tokens and the given pieces with their scores."""
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces]
+    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL]
+    kinds += [gguf.TokenType.BYTE] * 256 + [gguf.TokenType.NORMAL] * len(pieces)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_types(kinds)
+    writer.add_token_scores([0.0] * 259 + list(pieces.values()))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_llama(path: Path, config: Any, state: Mapping[str, Array], kind: str = "F32", *, pre: str = "smollm") -> None:
+    """A llama file from transformers' config and tensors; matrices are stored as ``kind``."""
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_rope_dimension_count(config.head_dim)
+    add_byte_level_tokenizer(writer, pre)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, values in state.items():
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        stored = values if heads is None else converter_permute(values, heads)
+        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), stored, kind)
+    finish(writer)
+
+
+def write_gpt2(path: Path, config: Any, state: Mapping[str, Array]) -> None:
+    """A gpt2 file in float32 from transformers' config and tensors."""
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_feed_forward_length(4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    add_byte_level_tokenizer(writer, "gpt-2")
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, config.n_layer)
+    for name, values in state.items():
+        stored = values.T if name.split(".")[-2] in ("c_attn", "c_proj", "c_fc") and values.ndim == 2 else values
+        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(stored), "F32")
+    finish(writer)
+
+
+def _add(writer: gguf.GGUFWriter, name: str | None, values: Array, kind: str) -> None:
+    assert name is not None
+    quantization = gguf.GGMLQuantizationType[kind if values.ndim > 1 else "F32"]
+    if quantization == gguf.GGMLQuantizationType.F32:
+        writer.add_tensor(name, values)
+    elif quantization == gguf.GGMLQuantizationType.F16:
+        writer.add_tensor(name, values.astype(np.float16))
+    else:
+        writer.add_tensor(name, quantize(values, quantization), raw_dtype=quantization)
