@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from google.protobuf import wrappers_pb2
+
 from coldplate.v1 import (
     device_pb2,
     device_pb2_grpc,
@@ -13,8 +15,6 @@ from coldplate.v1 import (
     token_pb2,
     token_pb2_grpc,
 )
-from google.protobuf import wrappers_pb2
-
 from coldplate_client import events, requests
 from coldplate_client.types import Answer, TokenCount
 
@@ -28,10 +28,10 @@ class Stubs:
     """The services on one channel, synchronous or asynchronous."""
 
     def __init__(self, channel: Any) -> None:
-        self.generation = generation_pb2_grpc.GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.token = token_pb2_grpc.TokenServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.model = model_pb2_grpc.ModelServiceStub(channel)  # type: ignore[no-untyped-call]
-        self.device = device_pb2_grpc.DeviceServiceStub(channel)  # type: ignore[no-untyped-call]
+        self.generation = generation_pb2_grpc.GenerationServiceStub(channel)
+        self.token = token_pb2_grpc.TokenServiceStub(channel)
+        self.model = model_pb2_grpc.ModelServiceStub(channel)
+        self.device = device_pb2_grpc.DeviceServiceStub(channel)
         # grpc.health.v1 has one field a message, so the wrapper types have its wire form.
         self.health = channel.unary_unary(
             "/grpc.health.v1.Health/Check",

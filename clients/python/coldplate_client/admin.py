@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import grpc
+
 from coldplate.limits import NO_LIMITS, Limits
 from coldplate.limits_proto import limits_to_proto
 from coldplate.paths import control_socket
 from coldplate.v1 import admin_pb2, admin_pb2_grpc, device_pb2
-
 from coldplate_client._rpc import SHORT_CALL_TIMEOUT_S
 from coldplate_client.channel import channel_options
 from coldplate_client.errors import from_rpc_error
@@ -21,7 +21,7 @@ class AdminClient:
     def __init__(self, target: str | None = None) -> None:
         self.target = target or f"unix:{control_socket()}"
         self._channel = grpc.insecure_channel(self.target, options=channel_options(self.target, retries=False))
-        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._admin = admin_pb2_grpc.AdminServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+
 from coldplate.transport import DEFAULT_ADDRESS, Options, client_options
 
 # Only what fails before its first message is tried again, and only after the delay the service asks for where it does;

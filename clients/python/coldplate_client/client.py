@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any, Self, Unpack
 
 import grpc
-from coldplate.v1 import device_pb2, model_pb2
 
+from coldplate.v1 import device_pb2, model_pb2
 from coldplate_client import _rpc
 from coldplate_client._rpc import Call, R, Stubs
 from coldplate_client.channel import Tls, channel_options, default_target

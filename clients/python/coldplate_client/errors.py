@@ -1,7 +1,6 @@
 """Every way a call can fail, as typed exceptions, and the one table that makes them from gRPC statuses."""
 
 # The names say what happened, as gRPC names its codes: an Error suffix would add nothing.
-# ruff: noqa: N818
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

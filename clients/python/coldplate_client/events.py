@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from coldplate.v1 import generation_pb2
 from google.protobuf.duration_pb2 import Duration
 
+from coldplate.v1 import generation_pb2
 from coldplate_client.types import (
     Answer,
     ChoiceFinished,

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import TypedDict, TypeVar
 
-from coldplate.transport import MAX_MESSAGE_BYTES
-from coldplate.v1 import generation_pb2, token_pb2
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as ProtoMessage
 
+from coldplate.transport import MAX_MESSAGE_BYTES
+from coldplate.v1 import generation_pb2, token_pb2
 from coldplate_client.types import Fallback, Message, Priority, Resume
 
 MessageLike = Message | Mapping[str, str]
