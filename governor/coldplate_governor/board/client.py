@@ -9,11 +9,11 @@ from typing import Any, Self
 DEFAULT_TIMEOUT_S = 2.0
 
 
-class BoardUnreachable(ConnectionError):  # noqa: N818
+class BoardUnreachable(ConnectionError):
     """No board answers at the address, or not in time."""
 
 
-class BoardRefused(ValueError):  # noqa: N818
+class BoardRefused(ValueError):
     """The board answered, and said no; the text is its own."""
 
 

@@ -5,11 +5,11 @@ import signal
 from typing import Literal
 
 import structlog
+from pydantic import Field, field_validator
+
 from coldplate.clock import MonotonicClock
 from coldplate.logs import configure_logs
 from coldplate.settings import ProcessSettings, fail, load_settings
-from pydantic import Field, field_validator
-
 from coldplate_governor.board.board import Board
 from coldplate_governor.board.client import unix_path
 from coldplate_governor.board.service import AddressTakenError, BoardService

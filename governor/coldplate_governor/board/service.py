@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from coldplate.clock import Clock
-
 from coldplate_governor.board.board import Board, BoardError, ChipLostError
 
 MAX_LINE_BYTES = 64 * 1024

@@ -34,7 +34,7 @@ class FirmwareCliff:
 
     The cap is lifted once the junction has been below ``release_celsius`` for ``release_after_s``; a junction at
     ``power_off_celsius`` for ``power_off_after_s`` switches the chip off for good. Shaped after the Cambricon MLU290-M5
-    manual (1/2, 1/4, 1/8, then a latched power-off); the first step is where Huawei's advice to stay below 90 degC ends.
+    manual (1/2, 1/4, 1/8, then a latched power-off); the first step is the 90 degC that Huawei advises to stay below.
     """
 
     steps: tuple[tuple[float, float], ...] = ((90.0, 0.5), (93.0, 0.25), (96.0, 0.125))

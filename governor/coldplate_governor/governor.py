@@ -1,0 +1,74 @@
+"""The governor's process: settings, signals, agents, loop, and a clean end."""
+
+import signal
+import threading
+
+import structlog
+
+from coldplate.clock import MonotonicClock
+from coldplate.logs import configure_logs
+from coldplate.settings import fail, load_settings
+from coldplate_governor.agents import SensorAgent
+from coldplate_governor.board.client import BoardUnreachable
+from coldplate_governor.control_link import ControlLink
+from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, run
+from coldplate_governor.metrics import serve_metrics
+from coldplate_governor.settings import GovernedDevice, GovernorSettings, count_board_chips, governed_devices
+
+PROGRAM = "coldplate-governor"
+
+log = structlog.get_logger(__name__)
+
+
+def main(argv: list[str]) -> None:
+    """Govern until SIGTERM or SIGINT; then exit code 0 with every sensor agent ended. Bad settings: exit code 2."""
+    settings = load_settings(GovernorSettings, PROGRAM, argv)
+    configure_logs("governor", settings.log_level, settings.log_format)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    snapshot = GovernorSnapshot()
+    try:
+        chips = count_board_chips(settings.board) if settings.board else 0
+        governed = governed_devices(settings, chips)
+    except BoardUnreachable as error:
+        fail(PROGRAM, f"board: {error}; start coldplate-board first")
+    except ValueError as error:
+        fail(PROGRAM, str(error))
+    if settings.metrics_listen:
+        try:
+            serve_metrics(settings.metrics_listen, snapshot)
+        except (OSError, OverflowError) as error:
+            fail(PROGRAM, f"metrics-listen {settings.metrics_listen}: {error}")
+    govern(settings, governed, stop, snapshot)
+
+
+def govern(
+    settings: GovernorSettings, governed: list[GovernedDevice], stop: threading.Event, snapshot: GovernorSnapshot
+) -> None:
+    """Run the loop over ``governed`` until ``stop`` is set. Ends what it started."""
+    clock = MonotonicClock()
+    sampled = threading.Event()
+    devices = []
+    for item in governed:
+        agent = None
+        if item.sensors:
+            agent = SensorAgent(
+                str(item.device),
+                item.sensors,
+                clock,
+                settings.sensor_interval_s,
+                settings.sensor_deadline_s,
+                wake=sampled.set,
+            )
+        devices.append(DeviceGovernor(item, agent))
+    link = ControlLink(settings.control, settings.name, settings.lease_s)
+    log.info("ready", control=settings.control, devices=", ".join(device.name for device in devices), epoch=link.epoch)
+    try:
+        run(devices, link, clock, stop, snapshot, sampled)
+    finally:
+        for device in devices:
+            if device.agent:
+                device.agent.close()
+        link.close()
+    log.info("stopped")

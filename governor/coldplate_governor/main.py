@@ -1,0 +1,23 @@
+"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent."""
+
+import sys
+
+PROGRAM = "coldplate-governor"
+
+
+def main(argv: list[str] | None = None) -> None:
+    args = list(sys.argv[1:] if argv is None else argv)
+    if args and args[0] == "sense":
+        from coldplate_governor.sense import main as sense  # an agent stays small: it needs none of the rest
+
+        sense(args[1:])
+        return
+    if args and args[0] == "run":
+        args = args[1:]
+    from coldplate_governor.governor import main as govern
+
+    govern(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The sensor agent: a small process that reads sensors of one device and prints JSON lines.
+
+    {"sensor": "psutil", "at_s": 12.5, "readings": {"memory_used_bytes": 1.0e9}, "problem": null}
+
+``at_s`` is this process's monotonic clock. A sensor that cannot be read says why in ``problem``. The agent may hang in
+a driver, and be killed for it, without anyone else noticing; for that reason it imports as little as it can.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+from typing import NoReturn
+
+from coldplate.device_id import DeviceId
+from coldplate_governor.sensors.base import Sensor, SensorError
+from coldplate_governor.sensors.registry import SENSORS, make_sensor
+
+PROGRAM = "coldplate-governor sense"
+_PR_SET_PDEATHSIG = 1
+
+
+def main(argv: list[str]) -> None:
+    """Print samples until standard output closes or a signal comes. Bad flags end it with code 2 and one line."""
+    parser = argparse.ArgumentParser(prog=PROGRAM, description="Print what sensors say of a device, as JSON lines.")
+    parser.error = _fail  # type: ignore[method-assign]
+    parser.add_argument("--device", required=True, help="cpu or npu:N")
+    parser.add_argument(
+        "--sensor",
+        action="append",
+        required=True,
+        metavar="NAME[=ARGUMENT]",
+        help="repeatable; " + "; ".join(f"{name} (argument: {kind.argument})" for name, kind in SENSORS.items()),
+    )
+    parser.add_argument("--interval-s", type=float, default=1.0, help="seconds between samples (default 1)")
+    parser.add_argument("--follow-parent", type=int, metavar="PID", help="end when this parent or standard input ends")
+    flags = parser.parse_args(argv)
+    if not 0.05 <= flags.interval_s <= 60:
+        _fail(f"--interval-s is {flags.interval_s:g}: expected 0.05 to 60")
+    try:
+        device = DeviceId.parse(flags.device)
+        sensors = [make_sensor(device, spec) for spec in flags.sensor]
+    except ValueError as error:
+        _fail(str(error))
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, lambda *_: os._exit(0))
+    if flags.follow_parent is not None:
+        _die_with(flags.follow_parent)
+    try:
+        _run(sensors, flags.interval_s, watch_stdin=flags.follow_parent is not None)
+    except BrokenPipeError:
+        os._exit(0)  # nobody listens any more
+
+
+def _run(sensors: list[Sensor], interval_s: float, watch_stdin: bool) -> None:
+    due = time.monotonic()
+    while True:
+        for sensor in sensors:
+            print(json.dumps(_sample(sensor)), flush=True)
+        due = max(due + interval_s, time.monotonic())
+        if not watch_stdin:
+            time.sleep(max(0.0, due - time.monotonic()))
+            continue
+        while (left := due - time.monotonic()) > 0:
+            if select.select([sys.stdin], [], [], left)[0] and not os.read(sys.stdin.fileno(), 4096):
+                return
+
+
+def _sample(sensor: Sensor) -> dict[str, object]:
+    readings: dict[str, float] = {}
+    problem: str | None = None
+    try:
+        readings = sensor.read()
+    except SensorError as error:
+        problem = str(error)
+    except Exception as error:  # a driver's surprise in one sensor must not silence the others
+        problem = f"{sensor.name}: {type(error).__name__}: {error}"
+    return {"sensor": sensor.name, "at_s": round(time.monotonic(), 3), "readings": readings, "problem": problem}
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, even while it hangs in a driver."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)  # it ended before we asked
+
+
+def _fail(message: str) -> NoReturn:
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

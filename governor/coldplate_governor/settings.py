@@ -1,0 +1,118 @@
+"""Settings of the governor, and the devices they describe."""
+
+import re
+from dataclasses import dataclass
+
+from pydantic import Field, field_validator
+
+from coldplate.device_id import DeviceId
+from coldplate.paths import control_socket
+from coldplate.profile import DeviceProfile, load_profile
+from coldplate.settings import ProcessSettings
+from coldplate_governor.board.client import BoardClient, unix_path
+from coldplate_governor.sensors.registry import DEFAULT_CPU_SENSORS, SENSORS, make_sensor
+
+DEFAULT_PROFILES = {"cpu": "cpu", "npu": "310p-duo"}
+
+
+class GovernorSettings(ProcessSettings):
+    """Watches devices and steers the server: samples, decides once a second, applies limits under a lease."""
+
+    control: str = Field(
+        default_factory=lambda: f"unix:{control_socket()}", description="The server's control socket: unix:/path."
+    )
+    name: str = Field("governor", min_length=1, max_length=64, description="Who holds the lease.")
+    device: list[str] = Field(
+        [],
+        description="NAME or NAME=PROFILE, repeatable: a device to govern and its profile (a name, or a .toml file). "
+        "[default: cpu, and every chip of --board]",
+    )
+    sensor: list[str] = Field(
+        [],
+        description="[DEVICE@]NAME[=ARGUMENT], repeatable: a sensor for one device, or for every device it fits. "
+        f"One of {', '.join(SENSORS)}. [default: {', '.join(DEFAULT_CPU_SENSORS)} on cpu; board on the chips of --board]",
+    )
+    board: str | None = Field(None, description="A simulated board, unix:/path: each of its chips N becomes npu:N.")
+    lease_s: float = Field(5.0, ge=1, le=60, description="How long limits hold when the governor falls silent.")
+    sensor_interval_s: float = Field(1.0, ge=0.1, le=10, description="Between two samples of a sensor.")
+    sensor_deadline_s: float = Field(5.0, ge=1, le=60, description="A sensor agent silent for so long is replaced.")
+    metrics_listen: str | None = Field(None, description="Serve Prometheus metrics at HOST:PORT.")
+
+    @field_validator("control", "board")
+    @classmethod
+    def _is_unix(cls, value: str | None) -> str | None:
+        if value is not None:
+            unix_path(value)
+        return value
+
+    @field_validator("metrics_listen")
+    @classmethod
+    def _is_address(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"\S+:\d{1,5}", value):
+            raise ValueError("expected HOST:PORT, such as 127.0.0.1:9465")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class GovernedDevice:
+    """One device to govern: its profile and the specs of its sensors."""
+
+    device: DeviceId
+    profile: DeviceProfile
+    sensors: tuple[str, ...]
+
+
+def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[GovernedDevice]:
+    """The devices the settings describe. Raises ValueError that names what does not fit."""
+    named = settings.device or (["cpu"] if not board_chips else [])
+    profiles = dict(_device_and_profile(text) for text in named)
+    if len(profiles) != len(named):
+        raise ValueError(f"device: {', '.join(named)} names one twice")
+    for chip in range(board_chips):
+        profiles.setdefault(DeviceId("npu", chip), load_profile(DEFAULT_PROFILES["npu"]))
+    if board_chips and not settings.device:
+        profiles.setdefault(DeviceId("cpu"), load_profile(DEFAULT_PROFILES["cpu"]))
+    sensors: dict[DeviceId, list[str]] = {device: [] for device in profiles}
+    for text in settings.sensor:
+        for device, spec in _placed_sensor(text, profiles):
+            sensors[device].append(spec)
+    for device, specs in sensors.items():
+        if not specs and device.kind == "cpu":
+            specs += DEFAULT_CPU_SENSORS
+        elif not specs and settings.board and device.index is not None and device.index < board_chips:
+            specs.append(f"board={settings.board}")
+    return [GovernedDevice(device, profiles[device], tuple(sensors[device])) for device in sorted(profiles, key=str)]
+
+
+def count_board_chips(address: str, timeout_s: float = 5.0) -> int:
+    """How many chips the board at ``address`` has. Raises BoardUnreachable."""
+    with BoardClient(address, timeout_s) as board:
+        return int(board.describe()["chips"])
+
+
+def _device_and_profile(text: str) -> tuple[DeviceId, DeviceProfile]:
+    name, _, profile_name = text.partition("=")
+    device = DeviceId.parse(name)
+    profile = load_profile(profile_name or DEFAULT_PROFILES[device.kind])
+    if profile.kind != device.kind:
+        raise ValueError(f"device {name}: profile {profile.name!r} is for a {profile.kind}")
+    return device, profile
+
+
+def _placed_sensor(text: str, devices: dict[DeviceId, DeviceProfile]) -> list[tuple[DeviceId, str]]:
+    """The devices a ``--sensor`` watches, with its spec."""
+    before, at, after = text.partition("@")
+    if at and "=" not in before:
+        device, spec = DeviceId.parse(before), after
+        if device not in devices:
+            raise ValueError(f"sensor {text!r}: {device} is not governed: add --device {device}")
+        targets = [device]
+    else:
+        spec = text
+        kind = SENSORS.get(spec.partition("=")[0])
+        targets = [device for device in devices if kind is None or device.kind == kind.device_kind]
+        if not targets:
+            raise ValueError(f"sensor {text!r}: no governed device it could watch")
+    for device in targets:
+        make_sensor(device, spec)  # says at once what is wrong with it
+    return [(device, spec) for device in targets]
