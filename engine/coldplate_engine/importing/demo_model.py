@@ -4,7 +4,6 @@ from importlib import metadata
 from pathlib import Path
 
 from coldplate.paths import model_cache
-
 from coldplate_engine.importing.errors import ImportFailed
 from coldplate_engine.importing.gguf_import import ReportProgress, import_gguf, is_complete
 

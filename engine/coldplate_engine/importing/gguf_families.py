@@ -1,5 +1,6 @@
 """The supported model families: how each one's GGUF metadata and tensors become a Hugging Face checkpoint."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +85,13 @@ def _positive(file: GgufFile, key: str) -> int:
     return value
 
 
+def _positive_real(file: GgufFile, key: str, default: float | None = None) -> float:
+    value = file.require(key, float) if default is None else file.get(key, default)
+    if not 0 < value < math.inf:
+        raise ImportFailed(file.path, f"the metadata key {key} is {value}: expected a number above 0")
+    return _decimal(value)
+
+
 def _decimal(value: float) -> float:
     """The shortest decimal of a float32: 1e-05, not 9.999999747378752e-06."""
     return float(str(np.float32(value)))
@@ -121,7 +129,7 @@ def _llama(file: GgufFile) -> Checkpoint:
         raise ImportFailed(file.path, f"{heads} heads, {kv_heads} KV heads of {head_dim} values do not fit together")
     if (rotary_dim, file.get("llama.attention.value_length", head_dim)) != (head_dim, head_dim):
         raise ImportFailed(file.path, "RoPE over part of a head, or values of another width, is not supported")
-    rope_theta = _decimal(file.get("llama.rope.freq_base", 10000.0))
+    rope_theta = _positive_real(file, "llama.rope.freq_base", 10000.0)
     rows, tied, context = _embedding_rows(file), _is_tied(file), _positive(file, "llama.context_length")
     attention_bias, mlp_bias = "blk.0.attn_q.bias" in file.tensors, "blk.0.ffn_up.bias" in file.tensors
 
@@ -166,7 +174,7 @@ def _llama(file: GgufFile) -> Checkpoint:
         "head_dim": head_dim,
         "hidden_act": "silu",
         "max_position_embeddings": context,
-        "rms_norm_eps": _decimal(file.require("llama.attention.layer_norm_rms_epsilon", float)),
+        "rms_norm_eps": _positive_real(file, "llama.attention.layer_norm_rms_epsilon"),
         "rope_theta": rope_theta,
         "rope_scaling": _llama_rope_scaling(file, head_dim, rope_theta),
         "attention_bias": attention_bias,
@@ -212,8 +220,9 @@ def _llama_rope_scaling(file: GgufFile, head_dim: int, theta: float) -> dict[str
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": original_context,
         }
-    factor = file.get("llama.rope.scaling.factor", file.get("llama.rope.scale_linear", 1.0))
-    return {"rope_type": "linear", "factor": _decimal(factor)} if factor not in (0.0, 1.0) else None
+    if kind == "none":
+        return None
+    return {"rope_type": "linear", "factor": _positive_real(file, "llama.rope.scaling.factor")}
 
 
 def _gpt2(file: GgufFile) -> Checkpoint:
@@ -247,7 +256,7 @@ def _gpt2(file: GgufFile) -> Checkpoint:
         "n_inner": None if intermediate == 4 * hidden else intermediate,
         "n_layer": layers,
         "n_positions": context,
-        "layer_norm_epsilon": _decimal(file.require("gpt2.attention.layer_norm_epsilon", float)),
+        "layer_norm_epsilon": _positive_real(file, "gpt2.attention.layer_norm_epsilon"),
         "tie_word_embeddings": tied,
         "vocab_size": rows,
     }

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from coldplate.paths import model_cache
-
 from coldplate_engine.importing.errors import ImportFailed
 from coldplate_engine.importing.gguf_families import Checkpoint, Weight, read_checkpoint
 from coldplate_engine.importing.gguf_file import GgufFile
