@@ -69,8 +69,8 @@ class ControlLink:
         """Whether the last call was accepted."""
         return self._seq > 0 and self._trouble is None
 
-    def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback]:
-        """Send the directives. Returns the server's feedback by device, empty when it did not answer or refused."""
+    def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback] | None:
+        """Send the directives. Returns the server's feedback by device, None when it did not answer or refused."""
         self._seq += 1
         request = control_pb2.ApplyLimitsRequest(
             governor=self._governor,
@@ -83,7 +83,7 @@ class ControlLink:
             reply = self._stub.ApplyLimits(request, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
             self._report(error)
-            return {}
+            return None
         if self._trouble is not None or self._seq == 1:
             log.info("limits applied", control=self._address, epoch=self.epoch)
         self._trouble = None

@@ -1,7 +1,6 @@
 """The governor's process: settings, signals, agents, loop, and a clean end."""
 
 import signal
-import threading
 
 import structlog
 
@@ -14,6 +13,7 @@ from coldplate_governor.control_link import ControlLink
 from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, run
 from coldplate_governor.metrics import serve_metrics
 from coldplate_governor.settings import GovernedDevice, GovernorSettings, count_board_chips, governed_devices
+from coldplate_governor.stop import StopRequest
 
 PROGRAM = "coldplate-governor"
 
@@ -24,12 +24,12 @@ def main(argv: list[str]) -> None:
     """Govern until SIGTERM or SIGINT; then exit code 0 with every sensor agent ended. Bad settings: exit code 2."""
     settings = load_settings(GovernorSettings, PROGRAM, argv)
     configure_logs("governor", settings.log_level, settings.log_format)
-    stop = threading.Event()
+    stop = StopRequest()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     snapshot = GovernorSnapshot()
     try:
-        chips = count_board_chips(settings.board) if settings.board else 0
+        chips = count_board_chips(settings.board, stop) if settings.board else 0
         governed = governed_devices(settings, chips)
     except BoardUnreachable as error:
         fail(PROGRAM, f"board: {error}; start coldplate-board first")
@@ -44,11 +44,10 @@ def main(argv: list[str]) -> None:
 
 
 def govern(
-    settings: GovernorSettings, governed: list[GovernedDevice], stop: threading.Event, snapshot: GovernorSnapshot
+    settings: GovernorSettings, governed: list[GovernedDevice], stop: StopRequest, snapshot: GovernorSnapshot
 ) -> None:
     """Run the loop over ``governed`` until ``stop`` is set. Ends what it started."""
     clock = MonotonicClock()
-    sampled = threading.Event()
     devices = []
     for item in governed:
         agent = None
@@ -59,13 +58,12 @@ def govern(
                 clock,
                 settings.sensor_interval_s,
                 settings.sensor_deadline_s,
-                wake=sampled.set,
             )
         devices.append(DeviceGovernor(item, agent))
     link = ControlLink(settings.control, settings.name, settings.lease_s)
     log.info("ready", control=settings.control, devices=", ".join(device.name for device in devices), epoch=link.epoch)
     try:
-        run(devices, link, clock, stop, snapshot, sampled)
+        run(devices, link, clock, stop, snapshot)
     finally:
         for device in devices:
             if device.agent:

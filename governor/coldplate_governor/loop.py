@@ -1,6 +1,5 @@
 """The control loop: once a second samples, a decision for each device, and one call to the server."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,6 +12,7 @@ from coldplate_governor.control_link import DeviceFeedback, Directive
 from coldplate_governor.law import PERIOD_S, Decision, Inputs, LawState, decide
 from coldplate_governor.sensors.device import DeviceReadings, DeviceSensors
 from coldplate_governor.settings import GovernedDevice
+from coldplate_governor.stop import StopRequest
 
 _DUTY_WORTH_A_LINE = 0.1
 
@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 class Link(Protocol):
     """Where directives go."""
 
-    def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback]: ...
+    def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback] | None: ...
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class DeviceGovernor:
         return Directive(self.name, decision, readings)
 
     def _log_problems(self, problems: dict[str, str]) -> None:
-        """One line when a sensor begins to have a problem, whatever its words do after that, and one when it is over."""
+        """One line when a sensor begins to have a problem, however its words change, and one when it is over."""
         for key in sorted(problems.keys() - self._problems.keys()):
             log.warning("sensor problem", device=self.name, sensor=key, reason=problems[key])
         for key in sorted(self._problems.keys() - problems.keys()):
@@ -83,6 +83,7 @@ class DeviceGovernor:
         if self._logged is not None and not _worth_a_line(self._logged, decision):
             return
         limits = decision.limits.set_fields()
+        shown = limits or {"released": True}
         why = "; ".join(cause.text for cause in decision.causes)
         if self._logged is None and not limits:
             log.info("governing", device=self.name, profile=self._profile.name)
@@ -91,7 +92,7 @@ class DeviceGovernor:
                 "limits",
                 device=self.name,
                 mode=decision.mode,
-                **(limits or {"released": True}),
+                **shown,
                 why=why or "no cause left",
             )
         self._logged = decision
@@ -101,23 +102,24 @@ def run(
     devices: Sequence[DeviceGovernor],
     link: Link,
     clock: Clock,
-    stop: threading.Event,
+    stop: StopRequest,
     snapshot: GovernorSnapshot,
-    sampled: threading.Event,
     first_sample_s: float = 1.5,
 ) -> None:
     """Govern until ``stop`` is set.
 
-    The first decision waits up to ``first_sample_s`` for ``sampled``, so that a device is not called blind while its agent
-    starts. Rounds keep to a grid of one second; a round that was late does not make the next ones hurry.
+    The first decision waits up to ``first_sample_s`` for every agent, so that a device is not called blind while its
+    agent starts. Rounds keep to a grid of one second; a round that was late does not make the next ones hurry.
     """
     feedback: dict[str, DeviceFeedback] = {}
     for device in devices:
         if device.agent:
             device.agent.supervise()
-    if any(device.agent for device in devices):
-        sampled.wait(first_sample_s)
-    due, before = clock.now(), None
+    due, before = clock.now() + first_sample_s, None
+    for device in devices:
+        if device.agent:
+            device.agent.first_sample.wait(max(0.0, due - clock.now()))
+    due = clock.now()
     while not stop.is_set():
         now = clock.now()
         for device in devices:
@@ -125,10 +127,10 @@ def run(
                 device.agent.supervise()
         directives = tuple(device.round(feedback.get(device.name), now) for device in devices)
         reply = link.apply(directives)
-        feedback = reply or feedback
+        feedback = feedback if reply is None else reply
         snapshot.directives = directives
         snapshot.decisions += len(directives)
-        snapshot.applied += bool(reply)
+        snapshot.applied += reply is not None
         snapshot.period_s = None if before is None else now - before
         snapshot.agent_restarts = {device.name: device.agent.restarts for device in devices if device.agent}
         before = now

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from pydantic import Field, field_validator
 
+from coldplate.clock import MonotonicClock
 from coldplate.device_id import DeviceId
 from coldplate.paths import control_socket
 from coldplate.profile import DeviceProfile, load_profile
 from coldplate.settings import ProcessSettings
-from coldplate_governor.board.client import BoardClient, unix_path
+from coldplate_governor.board.client import BoardClient, BoardUnreachable, unix_path
 from coldplate_governor.sensors.registry import DEFAULT_CPU_SENSORS, SENSORS, make_sensor
+from coldplate_governor.stop import StopRequest
 
 DEFAULT_PROFILES = {"cpu": "cpu", "npu": "310p-duo"}
 
@@ -29,8 +31,8 @@ class GovernorSettings(ProcessSettings):
     )
     sensor: list[str] = Field(
         [],
-        description="[DEVICE@]NAME[=ARGUMENT], repeatable: a sensor for one device, or for every device it fits. "
-        f"One of {', '.join(SENSORS)}. [default: {', '.join(DEFAULT_CPU_SENSORS)} on cpu; board on the chips of --board]",
+        description="[DEVICE@]NAME[=ARGUMENT], repeatable: a sensor for one device, or for every device it fits: "
+        f"{', '.join(SENSORS)}. [default: {', '.join(DEFAULT_CPU_SENSORS)} on cpu; board on the chips of --board]",
     )
     board: str | None = Field(None, description="A simulated board, unix:/path: each of its chips N becomes npu:N.")
     lease_s: float = Field(5.0, ge=1, le=60, description="How long limits hold when the governor falls silent.")
@@ -84,10 +86,17 @@ def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[G
     return [GovernedDevice(device, profiles[device], tuple(sensors[device])) for device in sorted(profiles, key=str)]
 
 
-def count_board_chips(address: str, timeout_s: float = 5.0) -> int:
-    """How many chips the board at ``address`` has. Raises BoardUnreachable."""
-    with BoardClient(address, timeout_s) as board:
-        return int(board.describe()["chips"])
+def count_board_chips(address: str, stop: StopRequest, patience_s: float = 10.0) -> int:
+    """How many chips the board at ``address`` has; one that is just starting is waited for. Raises BoardUnreachable."""
+    clock = MonotonicClock()
+    give_up_s = clock.now() + patience_s
+    with BoardClient(address) as board:
+        while True:
+            try:
+                return int(board.describe()["chips"])
+            except BoardUnreachable:
+                if clock.now() >= give_up_s or stop.wait(0.2):
+                    raise
 
 
 def _device_and_profile(text: str) -> tuple[DeviceId, DeviceProfile]:
