@@ -1,6 +1,5 @@
 """Messages to domain values and back. Nothing else maps the two."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -17,7 +16,7 @@ from coldplate_server.request import (
     SamplingParams,
     StopRules,
 )
-from coldplate_server.result import ChoiceEnd, FinishReason, Timings, Usage
+from coldplate_server.result import FinishReason, Timings, Usage
 from coldplate_server.rpc.validate import check_generation, check_stream_options
 
 _PRIORITIES = {
@@ -132,27 +131,6 @@ def timings(value: Timings) -> generation_pb2.Timings:
         per_token=duration(value.per_token_s),
         total=duration(value.total_s),
         throttled=duration(value.throttled_s),
-    )
-
-
-def choice_finished(end: ChoiceEnd, choice_index: int = 0) -> generation_pb2.ChoiceFinished:
-    return generation_pb2.ChoiceFinished(
-        choice_index=choice_index,
-        reason=finish_reason(end.reason),
-        stop_sequence=end.stop_sequence,
-        stop_token_id=end.stop_token_id,
-    )
-
-
-def choice(end: ChoiceEnd, text: str, token_ids: Sequence[int] = (), index: int = 0) -> generation_pb2.Choice:
-    """One choice of a unary answer."""
-    return generation_pb2.Choice(
-        index=index,
-        text=text,
-        token_ids=token_ids,
-        finish_reason=finish_reason(end.reason),
-        stop_sequence=end.stop_sequence,
-        stop_token_id=end.stop_token_id,
     )
 
 
