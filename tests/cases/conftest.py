@@ -1,9 +1,11 @@
 """Servers shared by the case tests: one with many models, one whose every step is slow, one with a tiny cache."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from coldplate_engine.importing.demo_model import ensure_demo_model
 from support import case_models
 from support.client import Alive
 from support.processes import SLOW_DEVICE, Stack
@@ -57,3 +59,15 @@ def slow_alive(slow_start: Alive) -> Iterator[Alive]:
     """Asked after every test of ``slow``."""
     yield slow_start
     slow_start.check()
+
+
+@pytest.fixture(scope="session")
+def demo_model() -> Path:
+    return ensure_demo_model(lambda phase, share: None)
+
+
+@pytest.fixture(scope="session")
+def demo_service(demo_model: Path) -> Iterator[Stack]:
+    """The demo model in float32."""
+    with Stack({"demo": demo_model}, engine_args=["dtype=float32", "kv-cache-tokens=16384", "threads=2"]) as stack:
+        yield stack

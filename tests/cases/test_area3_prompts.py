@@ -31,8 +31,8 @@ def prompt_tokens(service: Stack, conversation: generation_pb2.Conversation, mod
 
 
 def test_p1_an_empty_prompt_is_refused(service: Stack) -> None:
-    for prompt in ("", [], None):
-        outcome = unary(service, request(prompt, model="book", max_tokens=4))
+    for empty in (request("", model="book"), request([], model="book"), request(model="book")):
+        outcome = unary(service, empty)
         assert outcome.code.name == "INVALID_ARGUMENT"
 
 

@@ -12,6 +12,7 @@ from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, gauges, request, stream, unary
 from support.metrics import generated_tokens
 from support.processes import SLOW_DEVICE, Stack, until
+from support.tokenizers import BYTES_VOCABULARY, TokenizerSpec
 
 PROMPT = "x" * 10
 
@@ -139,8 +140,8 @@ def test_c10_sigterm_lets_open_streams_finish() -> None:
 def test_c8_readers_that_stop_reading_cost_no_memory() -> None:
     """Ten clients take one delta of an answer of 20 MB and then nothing; one reads on beside them."""
     long_token = "y" * 10_000
-    spec = checkpoints.TokenizerSpec(extra=(long_token,))
-    token_id = checkpoints.tok.BYTES_VOCABULARY
+    spec = TokenizerSpec(extra=(long_token,))
+    token_id = BYTES_VOCABULARY
     model = checkpoints.cycle([token_id], context=2048, tokenizer=spec, vocabulary=token_id + 1)
     wanted = request("hello", max_tokens=2000, special_tokens=True)
     with Stack({"loud": model}, engine_args=["kv-cache-tokens=32768", "max-model-len=2048"]) as stack:

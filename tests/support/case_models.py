@@ -70,7 +70,7 @@ def spaced() -> Checkpoint:
     """Says "Dear Name, I hope" in word pieces with a space mark, behind a prompt of six tokens."""
     tokenizer = tokenizers.build(META_WORDS)
     answer = tokenizer.encode("Dear Name, I hope").ids
-    end = tokenizer.token_to_id(tokenizers.END_OF_TEXT)
+    end = tokenizer.encode(tokenizers.END_OF_TEXT).ids[-1]
     return checkpoints.script_book(
         {"text": [*answer, end], "alive": tokenizer.encode("hello").ids},
         prompt_tokens={"text": 6, "alive": 1},

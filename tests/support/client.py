@@ -31,11 +31,12 @@ def request(
         message.conversation.CopyFrom(prompt)
     elif prompt is not None:
         message.token_ids.ids.extend(prompt)
-    groups = (message, message.sampling, message.stopping, message.scheduling, message.reporting)
+    # The prompt is no option: "text" and "token_ids" are those of the report.
+    groups = (message.reporting, message.sampling, message.stopping, message.scheduling, message)
     for name, value in options.items():
         if value is None:
             continue
-        group = next(group for group in groups if name in group.DESCRIPTOR.fields_by_name and name != "token_ids")
+        group = next(group for group in groups if name in group.DESCRIPTOR.fields_by_name)
         _set(group, name, value)
     return message
 
