@@ -1,9 +1,9 @@
 from collections.abc import Iterator
 
 import pytest
-from coldplate_client import Client
 
 from client.fake_server import FakeServer
+from coldplate_client import Client
 
 
 @pytest.fixture

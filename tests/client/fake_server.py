@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_health.v1.health_pb2 import HealthCheckResponse
+
 from coldplate.limits_proto import limits_from_proto
 from coldplate.transport import server_options
 from coldplate.v1 import (
@@ -26,10 +31,6 @@ from coldplate.v1 import (
     token_pb2,
     token_pb2_grpc,
 )
-from google.protobuf import any_pb2, duration_pb2
-from google.rpc import error_details_pb2, status_pb2
-from grpc_health.v1 import health, health_pb2_grpc
-from grpc_health.v1.health_pb2 import HealthCheckResponse
 
 Response = generation_pb2.StreamGenerateResponse
 

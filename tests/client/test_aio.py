@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from coldplate_client import Aborted, AsyncClient, Completed, Delta, IncompleteAnswer, InvalidRequest, Resume
 
 from client.fake_server import FakeServer
+from coldplate_client import Aborted, AsyncClient, Completed, Delta, IncompleteAnswer, InvalidRequest, Resume
 
 
 @pytest.fixture

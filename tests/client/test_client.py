@@ -2,6 +2,8 @@
 
 import grpc
 import pytest
+
+from client.fake_server import FakeServer
 from coldplate.v1 import generation_pb2
 from coldplate_client import (
     Aborted,
@@ -33,8 +35,6 @@ from coldplate_client import (
     Unimplemented,
     Violation,
 )
-
-from client.fake_server import FakeServer
 
 
 def test_generate_returns_the_whole_answer(client: Client) -> None:

@@ -22,7 +22,7 @@ def limit(
     release: Annotated[bool, typer.Option("--release", help="Take back what was set by hand.")] = False,
     control: ControlOption = None,
 ) -> None:
-    """Set limits by hand. They replace those set before, hold until released, and only tighten what the governor allows."""
+    """Set limits by hand. They replace those set before, hold until released, and only tighten."""
     try:
         limits = Limits(
             duty=duty,

@@ -75,6 +75,7 @@ class StackPlan:
             *_program("coldplate_governor.main"),
             *("--control", f"unix:{self.control_socket}"),
             *(f"--device={device}" for device in self.devices()),
+            *(("--board", self.board_address) if self.board else ()),
         ]
 
 

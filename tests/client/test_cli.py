@@ -1,0 +1,245 @@
+"""The command line as a user runs it, against a server with canned answers."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from client.fake_server import FakeServer
+
+_COLDPLATE = [sys.executable, "-c", "from coldplate_client.cli import main; main()"]
+
+
+def run(*args: str | bytes, stdin: bytes = b"", **env: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("COLDPLATE_")}
+    result = subprocess.run(
+        [*_COLDPLATE, *args], input=stdin, capture_output=True, env={**kept, "COLUMNS": "200", **env}, timeout=30
+    )
+    return subprocess.CompletedProcess(args, result.returncode, result.stdout.decode(), result.stderr.decode())
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[str]:
+    with FakeServer(f"unix:{tmp_path / 'control.sock'}"):
+        yield str(tmp_path / "control.sock")
+
+
+def test_generate_prints_the_answer(server: FakeServer) -> None:
+    for flags in ([], ["--no-stream"]):
+        result = run("generate", "say 中文 hello", "--server", server.target, *flags)
+        assert (result.returncode, result.stdout, result.stderr) == (0, "中文 hello\n", "")
+
+
+def test_generate_takes_the_prompt_from_standard_input_and_the_server_from_the_environment(server: FakeServer) -> None:
+    result = run("generate", stdin=b"say piped", COLDPLATE_SERVER=server.target)
+    assert (result.returncode, result.stdout) == (0, "piped\n")
+
+
+def test_generate_passes_its_options_on(server: FakeServer) -> None:
+    flags = ["--max-tokens=5", "--temperature=0", "--seed=9", "--stop=a", "--stop=b", "--model=demo", "--timeout-s=20"]
+    result = run("generate", "say x", "--json", *flags, "--server", server.target)
+    answer = json.loads(result.stdout)
+    assert (answer["text"], answer["finish_reason"], answer["seed"]) == ("x", "end_of_text", 7)
+    (request,) = server.seen.requests
+    assert (request.model, request.stopping.max_tokens, list(request.stopping.stop_sequences)) == (
+        "demo",
+        5,
+        ["a", "b"],
+    )
+    assert (request.sampling.HasField("temperature"), request.sampling.seed) == (True, 9)
+    assert server.seen.time_remaining_s[0] is not None
+
+
+def test_a_refusal_is_one_line_with_the_retry_hint(server: FakeServer) -> None:
+    result = run("generate", "fail RESOURCE_EXHAUSTED", "--server", server.target)
+    assert result.returncode == 1
+    assert result.stderr == "coldplate: told RESOURCE_EXHAUSTED (try again in 1.5 s)\n"
+
+
+def test_a_cut_answer_shows_what_came_and_fails(server: FakeServer) -> None:
+    result = run("generate", "cut ABORTED", "--server", server.target)
+    assert (result.returncode, result.stdout) == (1, "ab\n")
+    assert "told ABORTED" in result.stderr
+
+
+@pytest.mark.parametrize("args", [["generate", b"a\xffb"], ["chat", "--once", b"a\xffb"]])
+def test_text_that_is_no_text_is_named(server: FakeServer, args: list[str | bytes]) -> None:
+    result = run(*args, "--server", server.target)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "lone surrogate" in result.stderr
+
+
+def test_standard_input_that_is_no_utf8_is_named(server: FakeServer) -> None:
+    result = run("generate", "--server", server.target, stdin=b"ab\xff")
+    assert (result.returncode, result.stderr) == (2, "coldplate: standard input is not UTF-8: byte 2 is 0xff\n")
+
+
+def test_nothing_listening_says_what_to_do() -> None:
+    result = run("status", "--server", "127.0.0.1:1")
+    assert result.returncode == 1
+    assert result.stderr == (
+        "coldplate: nothing listens at 127.0.0.1:1: start the service with `coldplate up`, "
+        "or name another with --server\n"
+    )
+
+
+def test_a_missing_control_socket_says_what_to_do(tmp_path: Path) -> None:
+    result = run("limit", "--max-batch", "1", "--control", str(tmp_path / "no.sock"))
+    assert result.returncode == 1
+    assert f"there is no socket {tmp_path / 'no.sock'}" in result.stderr
+
+
+def test_chat_once(server: FakeServer) -> None:
+    result = run("chat", "--once", "say fine", "--system", "s", "--server", server.target)
+    assert (result.returncode, result.stdout) == (0, "fine\n")
+    assert [message.role for message in server.seen.requests[0].conversation.messages] == ["system", "user"]
+
+
+def test_chat_keeps_the_conversation_and_survives_a_refusal(server: FakeServer) -> None:
+    result = run("chat", "--server", server.target, stdin=b"say one\n\nfail UNAVAILABLE\nsay two\n/quit\n")
+    assert result.returncode == 0
+    assert "one" in result.stdout
+    assert "told UNAVAILABLE" in result.stderr
+    last = server.seen.requests[-1].conversation.messages
+    assert [message.text for message in last] == ["say one", "one", "say two"]
+
+
+def test_an_interrupt_stops_the_answer_and_not_the_chat(server: FakeServer) -> None:
+    lead, follow = pty.openpty()
+    process = subprocess.Popen(
+        [*_COLDPLATE, "chat", "--server", server.target],
+        stdin=follow,
+        stdout=follow,
+        stderr=follow,
+        start_new_session=True,
+    )
+    os.close(follow)
+    try:
+        _read_until(lead, b"> ")
+        os.write(lead, b"hang\n")
+        _read_until(lead, b"\nx")
+        os.kill(process.pid, signal.SIGINT)
+        assert server.seen.cancelled.wait(5)
+        _read_until(lead, b"[stopped]\n> ")
+        os.write(lead, b"say still here\n")
+        _read_until(lead, b"\nstill here")
+        os.write(lead, b"/quit\n")
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(lead)
+
+
+def _read_until(terminal: int, expected: bytes) -> None:
+    """Read what the program writes until ``expected``; the test's own time limit ends a wait in vain."""
+    seen = b""
+    while expected not in seen.replace(b"\r", b""):
+        seen += os.read(terminal, 4096)
+
+
+def test_status_tells_who_limits(server: FakeServer) -> None:
+    result = run("status", "--server", server.target)
+    assert result.returncode == 0
+    assert "queued 2, running 3; governed by governor, lease 4.0 s" in result.stdout
+    assert "npu:0 (simulated): THROTTLED, 81.4 °C, running 3, 42.5 tokens/s" in result.stdout
+    assert "limits: duty 60 % (governor), max_batch 8 (operator)" in result.stdout
+    assert "cpu: SERVING, -, running 0, 0.0 tokens/s, limits: none" in result.stdout
+
+
+def test_status_as_json(server: FakeServer) -> None:
+    status = json.loads(run("status", "--json", "--server", server.target).stdout)
+    assert status["devices"][0]["limits"] == {"duty": 0.6, "max_batch": 8}
+
+
+def test_status_watch_prints_every_change_until_interrupted(server: FakeServer) -> None:
+    process = subprocess.Popen(
+        [*_COLDPLATE, "status", "--watch", "--json", "--server", server.target], stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        first, second = (json.loads(process.stdout.readline()) for _ in range(2))
+        assert (first["queued"], second["queued"]) == (2, 3)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert server.seen.cancelled.wait(5)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
+
+
+def test_limits_are_set_and_released_by_hand(control: str) -> None:
+    result = run("limit", "--max-batch", "4", "--duty", "0.5", "--control", control)
+    assert (result.returncode, result.stdout) == (0, "npu:0: duty 50 % (operator), max_batch 4 (operator)\n")
+    result = run("limit", "--release", COLDPLATE_CONTROL_SOCKET=control)
+    assert (result.returncode, result.stdout) == (0, "npu:0: none\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "at least one limit"),
+        (["--release", "--max-batch", "1"], "--release alone"),
+        (["--duty", "1.5"], "duty is 1.5"),
+        (["--duty", "nan"], "duty is nan"),
+        (["--max-batch", "0"], "max_batch is 0"),
+    ],
+)
+def test_unusable_limits_are_refused_here(control: str, args: list[str], words: str) -> None:
+    result = run("limit", *args, "--control", control)
+    assert result.returncode == 2
+    assert words in result.stderr
+
+
+def test_an_unknown_device_is_the_services_refusal(control: str) -> None:
+    result = run("limit", "--max-batch", "1", "--device", "npu:9", "--control", control)
+    assert (result.returncode, result.stderr) == (1, "coldplate: there is no device 'npu:9'\n")
+
+
+def test_drain_resume_abort(control: str) -> None:
+    assert run("drain", "--control", control).stdout == "draining, 3 still running\n"
+    assert run("resume", "--control", control).returncode == 0
+    result = run("abort", "r1", "x2", "--control", control)
+    assert (result.returncode, result.stdout, result.stderr) == (1, "ended r1\n", "coldplate: not running: x2\n")
+    assert run("abort", "--control", control).returncode == 2
+
+
+def test_models_list(server: FakeServer) -> None:
+    result = run("models", "list", "--server", server.target)
+    assert result.returncode == 0
+    for word in ("demo", "AVAILABLE", "LlamaForCausalLM", "135 M", "2048", "cpu (float32)"):
+        assert word in result.stdout
+
+
+@pytest.mark.parametrize("content", [b"<html>", b"GGUF", b""])
+def test_import_of_a_foreign_file_names_it(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "model.gguf"
+    file.write_bytes(content)
+    result = run("models", "import", str(file), "--out", str(tmp_path / "out"))
+    assert result.returncode == 2
+    assert result.stderr.startswith(f"coldplate: {file}: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_import_without_the_extra_names_it(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules.update(coldplate_engine=None); sys.argv[1:] = ['models', 'demo'];"
+        "from coldplate_client.cli import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "coldplate[engine]" in result.stderr
+
+
+def test_bad_usage_is_exit_code_2() -> None:
+    assert run("generate", "--max-tokens", "many").returncode == 2
+    assert run("nonsense").returncode == 2
