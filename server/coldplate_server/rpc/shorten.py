@@ -17,7 +17,7 @@ def ascii_control(text: str) -> str:
 
 def clip(text: str, max_bytes: int) -> str:
     """The start of ``text``, at most ``max_bytes`` of UTF-8, with an ellipsis where it was cut."""
-    data = text.encode(errors="replace")
+    data = text[: max_bytes + 1].encode(errors="replace")
     if len(data) <= max_bytes:
         return text
     return data[: max_bytes - 3].decode(errors="ignore") + "…"

@@ -82,7 +82,7 @@ def to_status(error: RequestError) -> tuple[grpc.StatusCode, str, Metadata]:
     which stock clients obey.
     """
     answer = answer_to(error)
-    message = clip(ascii_control(error.message), MAX_MESSAGE_BYTES)
+    message = clip(ascii_control(clip(error.message, MAX_MESSAGE_BYTES)), MAX_MESSAGE_BYTES)
     metadata: list[tuple[str, str | bytes]] = [("grpc-status-details-bin", _details(error, answer, message))]
     if answer.final:
         metadata.append(("grpc-retry-pushback-ms", "-1"))
