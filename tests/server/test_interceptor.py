@@ -121,7 +121,7 @@ async def test_what_was_sent_before_an_error_arrives(style: str) -> None:
 
     async with serving(Scripted(act)) as channel:
         received = []
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:  # noqa: PT012 - the loop is the call
             async for response in start(channel, style, timeout=5):
                 received.append(response.request_id)  # noqa: PERF401 - the loop ends by an exception
     assert received == ["hi"]
