@@ -26,6 +26,7 @@ from coldplate_client.up import Stack, StackFailed, StackPlan
 
 _QUESTION = "Why does a computer get slower when it gets hot? Answer in three sentences."
 _BACKGROUND_STREAMS = 4
+_BACKGROUND_TOKENS = 24  # short, because a batch cap waits for streams to end
 _START_CELSIUS = 76.0
 
 
@@ -83,7 +84,7 @@ def _show(stack: Stack, client: Client, admin: AdminClient) -> None:
 
 def _chat(client: Client) -> None:
     out.print(f"> {_QUESTION}", markup=False)
-    with client.stream([Message("user", _QUESTION)], max_tokens=120, temperature=0.0) as stream:
+    with client.stream([Message("user", _QUESTION)], max_tokens=80, temperature=0.0) as stream:
         device = ""
         for event in stream:
             if isinstance(event, Started):
@@ -122,7 +123,7 @@ def _load(client: Client) -> Iterator[None]:
 def _keep_asking(client: Client, over: threading.Event) -> None:
     while not over.is_set():
         try:
-            with client.stream("Once upon a time", max_tokens=200, ignore_end_of_text=True) as stream:
+            with client.stream("Once upon a time", max_tokens=_BACKGROUND_TOKENS, ignore_end_of_text=True) as stream:
                 for _ in stream:
                     if over.is_set():
                         break

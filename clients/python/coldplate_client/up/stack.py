@@ -22,6 +22,7 @@ from coldplate_client.up.plan import StackPlan
 _GENERATION = "coldplate.v1.GenerationService"
 _MARK = "COLDPLATE_STACK"
 _POLL_S = 0.1
+_REPORT_INTERVAL_S = 2.0
 
 
 class StackFailed(Exception):
@@ -42,7 +43,7 @@ class Stack:
         self._mark = uuid.uuid4().hex
         self._children: list[Child] = []
         self._ended = threading.Event()
-        self._told = ""
+        self._told = ("", 0.0)
 
     def __enter__(self) -> Self:
         try:
@@ -132,9 +133,13 @@ class Stack:
         return False
 
     def _tell(self, line: str) -> None:
-        if line != self._told:
-            self._told = line
-            self._report(line)
+        """Report ``line`` when it is news, and a mere change of its numbers only now and then."""
+        now = time.monotonic()
+        before, before_s = self._told
+        if line == before or (_words(line) == _words(before) and now - before_s < _REPORT_INTERVAL_S):
+            return
+        self._told = line, now
+        self._report(line)
 
     def _remove_sockets(self) -> None:
         """Sockets whose owner was killed stay behind in the file system."""
@@ -142,6 +147,10 @@ class Stack:
             with suppress(OSError):
                 if stat.S_ISSOCK(path.lstat().st_mode) and not _listening(path):
                     path.unlink()
+
+
+def _words(line: str) -> str:
+    return "".join(char for char in line if not char.isdigit())
 
 
 def _is_up(admin: AdminClient, pid: int | None) -> bool:
