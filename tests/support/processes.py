@@ -178,11 +178,15 @@ class Stack(Process):
         ]
         super().__init__("coldplate-server", args, folder, {"XDG_RUNTIME_DIR": str(folder), **(env or {})})
         self.channel = grpc.insecure_channel(self.address, LARGE_MESSAGES)
+        self._probe = grpc.insecure_channel(self.address, [("grpc.use_local_subchannel_pool", 1)])
         self.control = grpc.insecure_channel(f"unix:{self.control_socket}")
 
     def health(self, service: str = GENERATION, timeout_s: float = 1.0) -> str:
-        """The health status by name, or the name of the status code when there is no answer."""
-        stub = health_pb2_grpc.HealthStub(self.channel)
+        """The health status by name, or the name of the status code when there is no answer.
+
+        Asked over a connection of its own, as a load balancer would.
+        """
+        stub = health_pb2_grpc.HealthStub(self._probe)
         try:
             answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=timeout_s)
         except grpc.RpcError as error:
@@ -213,8 +217,8 @@ class Stack(Process):
 
     def stop(self, timeout_s: float = 20.0) -> int:
         self.descendants()
-        self.channel.close()
-        self.control.close()
+        for channel in (self.channel, self._probe, self.control):
+            channel.close()
         return super().stop(timeout_s)
 
 
