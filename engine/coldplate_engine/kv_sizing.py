@@ -34,6 +34,7 @@ def plan_kv(
     By default a quarter of what is available, at most 2 GiB and at most ``useful_tokens`` (all slots at full length).
     Raises ModelError with what is needed and what is there.
     """
+    available_bytes = max(0, available_bytes)
     if tokens is not None:
         wanted = tokens * bytes_per_token
     elif gib is not None:
@@ -43,14 +44,14 @@ def plan_kv(
         wanted = min(wanted, -(-useful_tokens // block_size) * block_size * bytes_per_token)
     if wanted > available_bytes:
         raise ModelError(
-            f"a KV cache of {show(wanted)} does not fit: {show(max(0, available_bytes))} are available beside "
+            f"a KV cache of {show(wanted)} does not fit: {show(available_bytes)} are available beside "
             "the weights; lower --kv-cache-tokens or --kv-cache-gib"
         )
     num_blocks = wanted // (bytes_per_token * block_size)
     if num_blocks < 1:
         one = bytes_per_token * block_size
         raise ModelError(
-            f"no room for a KV cache: one block of {block_size} tokens needs {show(one)}, {show(max(0, wanted))} are "
+            f"no room for a KV cache: one block of {block_size} tokens needs {show(one)}, {show(wanted)} are "
             "meant for it; free memory, set --kv-cache-tokens, or take a smaller model"
         )
     return KvPlan(num_blocks, block_size, num_blocks * block_size * bytes_per_token)

@@ -97,21 +97,23 @@ def _keep_top(weights: Tensor, rows: list[SampleRow]) -> None:
         edge[[k == 0 for k in top_k]] = 0.0
         part.masked_fill_(part < edge, 0.0)
         greatest = greatest.masked_fill(greatest < edge, 0.0)
-    for i in (i for i, p in enumerate(top_p) if p < 1):
-        _keep_nucleus(part[i], greatest[i], top_p[i])
+    if min(top_p) < 1:
+        part.masked_fill_(part < _nucleus_edge(part, greatest, _column(top_p, weights)), 0.0)
     weights[cut] = part
 
 
-def _keep_nucleus(weights: Tensor, greatest: Tensor, top_p: float) -> None:
-    """Zero, in place, all of one row [vocabulary] outside its nucleus; ``greatest`` are its first weights, in order."""
-    needed = top_p * _block_sums(weights.unsqueeze(0)).cumsum(dim=1)[0, -1]
-    summed = greatest.cumsum(dim=0)
-    if summed[-1] < needed:
-        greatest = weights.sort(descending=True).values
-        summed = greatest.cumsum(dim=0)
-    last = int(torch.searchsorted(summed, needed))
-    if last < len(greatest):
-        weights.masked_fill_(weights < greatest[last], 0.0)
+def _nucleus_edge(weights: Tensor, greatest: Tensor, top_p: Tensor) -> Tensor:
+    """The least weight inside each row's nucleus, [rows, 1]; ``greatest`` are a row's first weights, in order."""
+    needed = top_p * _block_sums(weights).cumsum(dim=1)[:, -1:].float()
+    summed = greatest.cumsum(dim=1)
+    last = torch.searchsorted(summed, needed)
+    edge = greatest.gather(1, last.clamp(max=greatest.shape[1] - 1))
+    longer = (last == greatest.shape[1]) & (top_p < 1)  # flat rows, whose nucleus goes on behind ``greatest``
+    for row in longer[:, 0].nonzero()[:, 0].tolist():
+        ordered = weights[row].sort(descending=True).values
+        at = int(torch.searchsorted(ordered.cumsum(dim=0), needed[row]))
+        edge[row] = ordered[min(at, len(ordered) - 1)]
+    return edge.masked_fill_(top_p >= 1, 0.0)
 
 
 def _block_sums(weights: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class StepExecutor:
     """``execute`` then sample, with the device's errors handled.
 
     Out of memory: the part that failed is cut in half and run again under a cap on tokens per call that grows back; a
-    single token that fails three times ends its stream. Any other error that leaves the device usable: the part is
+    single token that fails three times ends its stream, and the next ones get one try each until one succeeds. Any other error that leaves the device usable: the part is
     halved until what fails alone is found, and that stream ends. Running a slice again writes the same cache entries.
     """
 
@@ -53,12 +53,14 @@ class StepExecutor:
         self._runner = runner
         self._sample = sample
         self.cap = MemoryCap(max_tokens)
+        self._collected = False
 
     def run(self, plan: StepPlan, timer: StepTimer) -> StepResult:
         result = StepResult()
+        self._collected = False
         streams = {stream.id: stream for stream in plan.streams}
         pending = deque(split(plan.batch.slices, self.cap.tokens))
-        attempts = 0
+        attempts_left = _OOM_ATTEMPTS
         any_good = False
         while pending:
             part = [piece for piece in pending.popleft() if piece.stream not in result.failed]
@@ -68,7 +70,7 @@ class StepExecutor:
             tokens = sum(len(piece.token_ids) for piece in part)
             if fault is None:
                 self.cap.succeeded()
-                any_good, attempts = True, 0
+                any_good, attempts_left = True, _OOM_ATTEMPTS
             elif fault.kind == "restart":
                 result.restart = fault
                 return result
@@ -76,7 +78,8 @@ class StepExecutor:
                 self.cap.ran_out(tokens)
                 log.warning("device out of memory: step cut", tokens=tokens, cap=self.cap.tokens, error=fault.text)
                 pending = deque(split([*part, *(piece for rest in pending for piece in rest)], self.cap.tokens))
-            elif fault.kind == "oom" and (attempts := attempts + 1) < _OOM_ATTEMPTS:
+            elif fault.kind == "oom" and attempts_left > 1:
+                attempts_left -= 1
                 pending.appendleft(part)
             elif len(part) > 1:
                 middle = len(part) // 2
@@ -84,7 +87,7 @@ class StepExecutor:
             else:
                 error = EngineError.OUT_OF_MEMORY if fault.kind == "oom" else EngineError.DEVICE
                 result.failed[part[0].stream] = (error, fault.text)
-                result.failed_kind, attempts = fault.kind, 0
+                result.failed_kind = fault.kind
         if any_good:
             result.failed_kind = None
         return result
@@ -110,8 +113,9 @@ class StepExecutor:
                 else:
                     result.tokens.append((stream, token))
             return None
-        if fault.kind == "oom":
-            gc.collect()
+        if fault.kind == "oom" and not self._collected:
+            gc.collect()  # slow, so once a step
+            self._collected = True
         return fault
 
 

@@ -1,0 +1,96 @@
+"""An engine loop over the fake runner, driven by a scripted inbox and a held clock."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+
+from coldplate.clock import ManualClock
+from coldplate_engine.block_pool import BlockPool
+from coldplate_engine.loop import EngineLoop
+from coldplate_engine.messages import Command, Connect, Finished, Shutdown, StepOutput, Submission
+from coldplate_engine.sampler import SampleRow, sample
+from coldplate_engine.scheduler import Scheduler
+from coldplate_engine.step_executor import StepExecutor
+from coldplate_engine.stream import Stream
+from support.fake_runner import VOCABULARY, FakeDevice, FakeRunner
+
+
+def submission(stream: int, prompt: Iterable[int] = (1, 2, 3), max_tokens: int = 4, **options: object) -> Submission:
+    return Submission(stream, tuple(prompt), max_tokens, **options)  # type: ignore[arg-type]
+
+
+def sample_streams(logits: torch.Tensor, streams: list[Stream]) -> list[int | None]:
+    return sample(logits, [SampleRow(stream.submission.sampling, stream.generated) for stream in streams])
+
+
+_LONGEST_PAUSE = 50  # polls without a command before a script counts as over
+
+
+@dataclass
+class ScriptedInbox:
+    """Hands out ``script(polls so far)`` at each poll; waiting moves the clock.
+
+    A loop that would wait for ever gets the next commands of the script, and is shut down when none come.
+    """
+
+    clock: ManualClock
+    script: Callable[[int], list[Command]]
+    polls: int = 0
+    waits: list[float] = field(default_factory=list)
+
+    def take(self, timeout_s: float | None) -> list[Command]:
+        for _ in range(1 if timeout_s is not None else _LONGEST_PAUSE):
+            commands = self.script(self.polls)
+            self.polls += 1
+            if commands:
+                return commands
+        if timeout_s is None:
+            return [Shutdown(now=True)]
+        if timeout_s:
+            self.waits.append(timeout_s)
+            self.clock.advance(timeout_s)
+        return []
+
+
+class LoopRig:
+    """``run`` plays commands by poll number and returns the exit code; what came out is in the fields."""
+
+    def __init__(
+        self,
+        *,
+        runner: FakeRunner | None = None,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 32,
+        max_model_len: int = 64,
+        step_s: float = 0.0,
+    ) -> None:
+        self.clock = ManualClock()
+        self.runner = runner or FakeRunner()
+        self.runner.allocate_kv(num_blocks, block_size)
+        self.device = FakeDevice(self.runner, self.clock, step_s)
+        self.pool = BlockPool(num_blocks, block_size)
+        self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, max_model_len)
+        self.executor = StepExecutor(self.device, self.runner, sample_streams, max_num_batched_tokens)
+        self.outputs: list[StepOutput] = []
+        self.tokens: dict[int, list[int]] = {}
+        self.finished: dict[int, Finished] = {}
+
+    def run(self, *script: list[Command]) -> int:
+        return self.run_with(lambda poll: script[poll] if poll < len(script) else [])
+
+    def run_with(self, script: Callable[[int], list[Command]]) -> int:
+        first: list[Command] = [Connect(self._emit)]
+        self.inbox = ScriptedInbox(self.clock, lambda poll: (first if poll == 0 else []) + script(poll))
+        loop = EngineLoop(self.scheduler, self.executor, self.device, VOCABULARY, self.inbox, self.clock)
+        return loop.run()
+
+    def _emit(self, output: StepOutput) -> None:
+        self.outputs.append(output)
+        for stream, token in zip(output.streams, output.token_ids, strict=True):
+            self.tokens.setdefault(stream, []).append(token)
+        for item in output.finished:
+            assert item.stream not in self.finished, "finished twice"
+            self.finished[item.stream] = item
