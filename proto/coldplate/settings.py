@@ -65,9 +65,10 @@ def load_settings(cls: type[S], program: str, argv: list[str] | None = None) -> 
     """
     args = list(sys.argv[1:] if argv is None else argv)
     config = _take_config(args, program)
+    lists = _take_lists(cls, args, program)
     bound = type(cls.__name__, (cls,), {"model_config": SettingsConfigDict(toml_file=config), "__doc__": cls.__doc__})
     try:
-        return bound(_cli_settings_source=CliSettingsSource(bound, cli_prog_name=program, cli_parse_args=args))  # type: ignore[no-any-return]
+        return bound(_cli_settings_source=CliSettingsSource(bound, cli_prog_name=program, cli_parse_args=args), **lists)  # type: ignore[no-any-return]
     except ValidationError as error:
         fail(program, "; ".join(_describe(item) for item in error.errors()))
     except (SettingsError, tomllib.TOMLDecodeError) as error:
@@ -89,6 +90,27 @@ def _take_config(args: list[str], program: str) -> Path | None:
                 fail(program, f"--config {value!r}: no such file")
             return Path(value)
     return None
+
+
+def _take_lists(cls: type[ProcessSettings], args: list[str], program: str) -> dict[str, list[str]]:
+    """Take the repeatable flags out of ``args``: each value as it stands, where the parser would split it at commas."""
+    names = {
+        f"--{name.replace('_', '-')}": name for name, field in cls.model_fields.items() if field.annotation == list[str]
+    }
+    taken: dict[str, list[str]] = {}
+    rest: list[str] = []
+    remaining = iter(args)
+    for arg in remaining:
+        flag, equals, value = arg.partition("=")
+        if flag not in names:
+            rest.append(arg)
+            continue
+        given = value if equals else next(remaining, None)
+        if given is None:
+            fail(program, f"{flag}: expected a value")
+        taken.setdefault(names[flag], []).append(given)
+    args[:] = rest
+    return taken
 
 
 def _describe(item: Any) -> str:

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from pydantic import Field
 
 from coldplate.settings import ProcessSettings, load_settings
@@ -51,6 +53,26 @@ def test_a_repeated_flag_and_a_switch() -> None:
     settings = load("--worker=cpu", "--worker", "npu:0", "--test-faults")
     assert settings.worker == ["cpu", "npu:0"]
     assert settings.test_faults
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1), max_size=3))
+@example(["fault:delay=20ms@1-,cpu", '["quoted", \\', "true", "12", "a=b", " "])
+def test_a_repeated_flag_keeps_every_value_whole(values: list[str]) -> None:
+    assert load(*(f"--worker={value}" for value in values)).worker == values
+
+
+def test_a_value_behind_its_flag_is_kept_whole() -> None:
+    assert load("--worker", "a,b", "--threads", "2", "--worker", "c").worker == ["a,b", "c"]
+
+
+def test_a_repeated_flag_without_a_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--worker" in refused(capsys, "--worker")
+
+
+def test_a_repeated_flag_beats_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLDPLATE_WORKER", '["a", "b"]')
+    assert load().worker == ["a", "b"]
+    assert load("--worker=c").worker == ["c"]
 
 
 def test_a_value_out_of_range_is_named(capsys: pytest.CaptureFixture[str]) -> None:
