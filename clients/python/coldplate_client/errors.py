@@ -96,7 +96,7 @@ class Aborted(ColdplateError):
     @property
     def delivered(self) -> int:
         """Tokens delivered, as the service counts them, else as this client does."""
-        told = self.facts.get("delivered", self.facts.get("delivered_tokens", ""))
+        told = self.facts.get("delivered_tokens", "")
         if told.isdigit():
             return int(told)
         return len(self.partial.token_ids) if self.partial else 0
@@ -107,8 +107,8 @@ class Unimplemented(ColdplateError):
 
     @property
     def feature(self) -> str:
-        """The field or call that is not served, as the service names it."""
-        return self.facts.get("feature", self.facts.get("field", ""))
+        """Path of the field that is not served; empty when it is the call itself."""
+        return self.facts.get("field", "")
 
 
 class Cancelled(ColdplateError):
