@@ -31,6 +31,7 @@ from coldplate_server.workers.step_log import StepLog
 log = structlog.get_logger()
 
 _CONNECT_RETRY_S = 0.05
+_LONGEST_DEADLINE_MS = 2**32 - 1
 _CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 _ENDS = {
     engine_pb2.STOP_CAUSE_STOP_TOKEN: "stop_token",
@@ -112,6 +113,7 @@ class WorkerLink:
                 max_tokens=record.max_tokens,
                 stop_token_ids=sorted(record.stop_token_ids),
                 priority=record.priority,
+                deadline_ms=self._deadline_ms(record),
             )
         )
 
@@ -217,6 +219,12 @@ class WorkerLink:
             detail=finished.error_text,
         )
         record.fail(error)
+
+    def _deadline_ms(self, record: StreamRecord) -> int:
+        if record.deadline is None:
+            return 0
+        left_ms = (record.deadline - self._clock.now()) * 1000
+        return min(max(1, round(left_ms)), _LONGEST_DEADLINE_MS)
 
     def _settle(self, record: StreamRecord) -> None:
         record.paced_s += self.steps.paced_total_s
