@@ -44,8 +44,9 @@ class StepExecutor:
     """``execute`` then sample, with the device's errors handled.
 
     Out of memory: the part that failed is cut in half and run again under a cap on tokens per call that grows back; a
-    single token that fails three times ends its stream, and the next ones get one try each until one succeeds. Any other error that leaves the device usable: the part is
-    halved until what fails alone is found, and that stream ends. Running a slice again writes the same cache entries.
+    single token that fails three times ends its stream, and the next ones get one try each until one succeeds. Any
+    other error that leaves the device usable: the part is halved until what fails alone is found, and that stream
+    ends. Running a slice again writes the same cache entries.
     """
 
     def __init__(self, device: Device, runner: ModelRunner, sample: SampleStreams, max_tokens: int) -> None:

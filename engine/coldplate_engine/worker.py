@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import contextvars
 import signal
 import threading
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,11 @@ from coldplate_engine.worker_facts import WorkerFacts
 
 log = structlog.get_logger()
 
+EXIT_OK = 0
 EXIT_CRASHED = 3
 EXIT_ORPHANED = 4
 _TAKE_OVER_S = 1.0
+_LAST_WORDS_S = 1.0
 _PROGRESS_STEP = 0.01
 
 
@@ -68,6 +72,7 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
         self._facts: WorkerFacts | None = None
         self._phase = ("start", 0.0)
         self._loading_moved = asyncio.Event()
+        self._stopping = False
         self._orphan_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[int] = self._loop.create_future()
@@ -88,7 +93,9 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
         log.info(
             "worker started", model=self._settings.name, device=self._settings.device, listen=self._settings.listen
         )
-        threading.Thread(target=self._run_engine, name="engine", daemon=True).start()
+        # With this context the engine's log lines name the process, too.
+        run = partial(contextvars.copy_context().run, self._run_engine)
+        threading.Thread(target=run, name="engine", daemon=True).start()
         try:
             code = await self._exit
         finally:
@@ -152,9 +159,10 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
             if command is None:
                 log.error("command ignored", reason="this version does not know it")
                 continue
-            if isinstance(command, Shutdown) and self._facts is None:
-                self._end(0)
-            self._inbox.put(command)
+            if isinstance(command, Shutdown):
+                self._shut_down(command.now)
+            else:
+                self._inbox.put(command)
 
     def _run_engine(self) -> None:
         """The engine's thread."""
@@ -189,9 +197,16 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
             self._exit.set_exception(error)
 
     def _on_signal(self) -> None:
+        """The first asks for a graceful end, a second for an end at once."""
+        self._shut_down(now=self._stopping or self._connection is None)
+
+    def _shut_down(self, now: bool) -> None:
+        self._stopping = True
         if self._facts is None:
-            self._end(0)
-        self._inbox.put(Shutdown())
+            self._end(EXIT_OK)
+        self._inbox.put(Shutdown(now))
+        if now:  # the engine's thread may hang in its device
+            self._loop.call_later(_LAST_WORDS_S, self._end, EXIT_OK)
 
     def _wait_for_server(self) -> None:
         self._orphan_timer = self._loop.call_later(self._settings.orphan_timeout_s, self._orphaned)
