@@ -40,7 +40,8 @@ class Cgroup:
         return tightest
 
     def _folders(self, controller: str) -> Iterator[Path]:
-        """This process's groups of a controller and their ancestors: v2's first, then v1's."""
+        """This process's groups of a controller and their ancestors, and the mounted root whatever the file says."""
+        yield self._root
         for line in _text(self._membership).splitlines():
             _, _, rest = line.partition(":")
             controllers, _, path = rest.partition(":")
