@@ -1,6 +1,7 @@
 """Text and conversations to ids: P7, P8, P10, P11, P12, doubled start tokens, unusable files."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,17 @@ def test_special_tokens_that_take_white_space_with_them(tmp_path: Path) -> None:
     assert tokenizer.encode_conversation(user(" [M] ")) == [*expected, *plain(" [M] ")]
 
 
+def test_special_tokens_that_must_stand_alone(tmp_path: Path) -> None:
+    backend = tokenizers.build(TokenizerSpec())
+    backend.add_special_tokens([AddedToken("[W]", special=True, normalized=False, single_word=True)])
+    template = "a[W] [W]b [W]{% for m in messages %}{{ m.content }}{% endfor %} [W]"
+    tokenizer = text_models.load_backend(tmp_path, backend, chat_template=template)
+    expected = backend.encode("a[W] [W]b [W] ", add_special_tokens=False).ids
+    last = backend.token_to_id("[W]")
+    assert expected[-2] == last
+    assert tokenizer.encode_conversation(user(" [W]")) == [*expected, *plain("[W]"), ord(" "), last]
+
+
 def test_a_normaliser_does_not_open_a_way_round(tmp_path: Path) -> None:
     backend = tokenizers.build(TokenizerSpec())
     backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex("_+"), "_")])
@@ -223,6 +235,16 @@ def test_a_text_over_the_byte_bound_cannot_fit(chatml: Tokenizer) -> None:
     bound = chatml.max_prompt_bytes(256)
     assert bound >= 256
     assert len(chatml.encode("<|endoftext|>" * (bound // 13 + 1))) > 256
+
+
+def test_a_long_text_does_not_hold_up_other_threads(chatml: Tokenizer) -> None:
+    worker = threading.Thread(target=chatml.encode, args=("a " * 200_000,))
+    worker.start()
+    turns = 0
+    while worker.is_alive():
+        worker.join(0.001)
+        turns += 1
+    assert turns > 10
 
 
 @pytest.mark.parametrize("source", ["chat_template.json", "tokenizer_config.json", "named"])

@@ -48,7 +48,7 @@ class PieceTable:
 
 def piece_table(backend: Backend, size: int) -> PieceTable | None:
     """The table for ids below ``size``, or None when the decoder does not treat tokens one by one."""
-    decoder = json.loads(backend.to_str())["decoder"] if backend.decoder is not None else None
+    decoder = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
     build = _plan(decoder)
     if build is None:
         return None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_white_space = re.compile(r"\s*").match
 _NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
@@ -68,24 +69,25 @@ class SpecialText:
 
     def split(self, text: str, breaker: str) -> list[str | SpecialToken]:
         """``text`` cut at special tokens that no breaker precedes; breakers removed; no empty pieces."""
-        if not self._tokens:
-            return [text.replace(breaker, "")]
         pieces: list[str | SpecialToken] = []
-        begin = 0
-        for match in re.finditer("|".join(self._genuine(token, breaker) for token in self._tokens), text):
-            if match.start() > begin:
-                pieces.append(text[begin : match.start()])
-            pieces.append(self._by_text[next(group for group in match.groups() if group is not None)])
-            begin = match.end()
+        begin = position = 0
+        while self._any is not None and (match := self._any.search(text, position)):
+            token = self._by_text[match.group()]
+            start, end = match.span()
+            if text[start - 1 : start] == breaker or (token.single_word and not _alone(text, start, end)):
+                position = start + 1
+                continue
+            before = text[begin:start]
+            pieces += [before.rstrip() if token.lstrip else before, token]
+            if token.rstrip:
+                end = _white_space(text, end).end()
+            begin = position = end
         pieces.append(text[begin:])
         plain = [piece.replace(breaker, "") if isinstance(piece, str) else piece for piece in pieces]
         return [piece for piece in plain if piece]
 
-    @staticmethod
-    def _genuine(token: SpecialToken, breaker: str) -> str:
-        core = re.escape(token.text)
-        if token.single_word:
-            core = rf"(?<!\w){core}(?!\w)"
-        left = r"\s*" if token.lstrip else ""
-        right = r"\s*" if token.rstrip else ""
-        return f"{left}(?<!{breaker})({core}){right}"
+
+def _alone(text: str, start: int, end: int) -> bool:
+    """Whether no letter, digit or underscore touches ``text[start:end]``."""
+    around = text[max(0, start - 1) : start] + text[end : end + 1]
+    return not any(char.isalnum() or char == "_" for char in around)

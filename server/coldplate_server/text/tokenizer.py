@@ -1,12 +1,11 @@
 """The tokenizer of one model: text and conversations to ids, ids to text."""
 
 import json
-from collections.abc import Sequence
+from collections import abc
 from pathlib import Path
-from threading import Lock
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
+from tokenizers.pre_tokenizers import PreTokenizer, Sequence
 
 from coldplate_server.errors import InvalidRequest, NoChatTemplate, Violation
 from coldplate_server.request import ChatMessage, Conversation
@@ -29,8 +28,8 @@ class Tokenizer:
         self.architecture = files.architecture
         self.revision = files.revision
         self._backend = _backend(files.tokenizer_json)
-        self._plain_backends: dict[bool, Backend] = {}
-        self._lock = Lock()
+        self._plain = _without_special(self._backend, within_text=False)
+        self._plain_within = _without_special(self._backend, within_text=True)
         added = self._backend.get_added_tokens_decoder()
         special = [
             SpecialToken(index, token.content, token.lstrip, token.rstrip, token.single_word)
@@ -68,7 +67,7 @@ class Tokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of plain text, in which special-token text is text; the model's start token and the like are added."""
         plain = self._always_plain or self._special.occurs_in(text)
-        return self._ids(self._plain(first=True) if plain else self._backend, text, add_special_tokens)
+        return self._ids(self._plain if plain else self._backend, text, add_special_tokens)
 
     def render(self, conversation: Conversation, *, field: str = "request.conversation") -> str:
         """The text the chat template makes of ``conversation``; raises as ``encode_conversation`` does."""
@@ -89,10 +88,10 @@ class Tokenizer:
             if isinstance(piece, SpecialToken):
                 ids.append(piece.id)
             else:
-                ids += self._ids(self._plain(first=position == 0), piece, False)
+                ids += self._ids(self._plain_within if position else self._plain, piece, False)
         return ids
 
-    def decode(self, ids: Sequence[int], *, special_tokens: bool = False) -> str:
+    def decode(self, ids: abc.Sequence[int], *, special_tokens: bool = False) -> str:
         """Text of ``ids``; ids that are no token add nothing."""
         detokenizer = self.detokenizer(special_tokens=special_tokens)
         return detokenizer.push(ids) + detokenizer.finish()
@@ -150,23 +149,10 @@ class Tokenizer:
             text = text.replace(end_mark, "")
         return text, breaker
 
-    def _plain(self, *, first: bool) -> Backend:
-        """A tokenizer that knows no special tokens, made when first needed.
-
-        ``first`` False is for text after the start: some put a space mark in front of the very first text only.
-        """
-        with self._lock:
-            if first not in self._plain_backends:
-                backend = Backend.from_str(
-                    _within_text(self._backend.to_str()) if not first else self._backend.to_str()
-                )
-                backend.encode_special_tokens = True
-                self._plain_backends[first] = backend
-            return self._plain_backends[first]
-
     @staticmethod
     def _ids(backend: Backend, text: str, add_special_tokens: bool) -> list[int]:
-        ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # Of the library's ways to encode, the batch ones alone let other threads run meanwhile.
+        ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
         return ids
 
     def _longest(self, size: int) -> int:
@@ -184,15 +170,32 @@ def _backend(tokenizer_json: str) -> Backend:
     return backend
 
 
-def _within_text(tokenizer_json: str) -> str:
-    document = json.loads(tokenizer_json)
-    _never_first(document["pre_tokenizer"])
-    return json.dumps(document)
+def _without_special(backend: Backend, *, within_text: bool) -> Backend:
+    """The same tokenizer, vocabulary shared, to which special-token text is text.
+
+    ``within_text`` is for text after the start: some put a space mark in front of the very first text only.
+    """
+    plain = Backend(backend.model)
+    if backend.normalizer is not None:
+        plain.normalizer = backend.normalizer
+    if backend.pre_tokenizer is not None:
+        plain.pre_tokenizer = _never_first(backend.pre_tokenizer) if within_text else backend.pre_tokenizer
+    if backend.post_processor is not None:
+        plain.post_processor = backend.post_processor
+    # In the order of their ids, so that each gets its own again.
+    plain.add_tokens([token for _, token in sorted(backend.get_added_tokens_decoder().items())])
+    plain.encode_special_tokens = True
+    return plain
 
 
-def _never_first(step: Any) -> None:
-    if isinstance(step, dict):
+def _never_first(pre_tokenizer: PreTokenizer) -> PreTokenizer:
+    document = json.loads(pre_tokenizer.__getstate__())
+    steps = document.get("pretokenizers", [document])
+    if not any(step.get("prepend_scheme") == "first" for step in steps):
+        return pre_tokenizer
+    for step in steps:
         if step.get("prepend_scheme") == "first":
             step["prepend_scheme"] = "never"
-        for inner in step.get("pretokenizers", ()):
-            _never_first(inner)
+    changed = Sequence([])
+    changed.__setstate__(json.dumps({"type": "Sequence", "pretokenizers": steps}).encode())
+    return changed
