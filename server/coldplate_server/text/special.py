@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-_white_space = re.compile(r"\s*").match
 _NONCHARACTERS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 
 
@@ -80,7 +79,8 @@ class SpecialText:
             before = text[begin:start]
             pieces += [before.rstrip() if token.lstrip else before, token]
             if token.rstrip:
-                end = _white_space(text, end).end()
+                while text[end : end + 1].isspace():
+                    end += 1
             begin = position = end
         pieces.append(text[begin:])
         plain = [piece.replace(breaker, "") if isinstance(piece, str) else piece for piece in pieces]
