@@ -285,7 +285,9 @@ def _fail(context: Any, name: str) -> None:
     """End the call with the status ``name`` and every detail the service knows, no retry by the channel."""
     code: grpc.StatusCode = grpc.StatusCode[name]
     details = [
-        error_details_pb2.ErrorInfo(reason="TEST", domain="coldplate", metadata={"delivered_tokens": "2", "field": "n"}),
+        error_details_pb2.ErrorInfo(
+            reason="TEST", domain="coldplate", metadata={"delivered_tokens": "2", "field": "n"}
+        ),
         error_details_pb2.BadRequest(
             field_violations=[
                 error_details_pb2.BadRequest.FieldViolation(field="sampling.top_p", description="too big")

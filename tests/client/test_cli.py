@@ -209,7 +209,7 @@ def test_drain_resume_abort(control: str) -> None:
     assert run("drain", "--control", control).stdout == "draining, 3 still running\n"
     assert run("resume", "--control", control).returncode == 0
     result = run("abort", "r1", "x2", "--control", control)
-    assert (result.returncode, result.stdout, result.stderr) == (1, "ended r1\n", "coldplate: not running: x2\n")
+    assert (result.returncode, result.stdout, result.stderr) == (1, "ended 1: r1\n", "coldplate: not running: x2\n")
     assert run("abort", "--control", control).returncode == 2
 
 

@@ -38,7 +38,7 @@ def grpcurl(arguments: list[str], version: str = "v1", address: str | None = Non
     target = f"unix:{given.address}" if given.unix else address or given.address
     with grpc.insecure_channel(target) as channel:
         database = Reflection(channel, version)
-        pool = descriptor_pool.DescriptorPool(database)  # type: ignore[no-untyped-call]
+        pool = descriptor_pool.DescriptorPool(database)
         if given.what == ["list"]:
             return list(database.get_services())
         if given.what[0] == "describe":
@@ -65,7 +65,8 @@ def _call(channel: grpc.Channel, method: Any, text: str, timeout_s: float) -> li
         return [json.loads(json_format.MessageToJson(answer))]
     replies = []
     try:
-        replies += [json.loads(json_format.MessageToJson(message)) for message in answer]
+        for message in answer:
+            replies.append(json.loads(json_format.MessageToJson(message)))  # noqa: PERF401 - keeps what came
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.DEADLINE_EXCEEDED:
             raise

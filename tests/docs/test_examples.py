@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from docs.fences import PAGES, ROOT, Block, blocks, commands
 from docs.grpcurl import grpcurl
-
 from support.processes import BIN, Stack, clean_environment
 
 _SHELL = commands("sh")

@@ -34,7 +34,6 @@ def abort(
         raise CliFailure("name requests, or give --all alone", EXIT_USAGE)
     with admin(control) as client:
         aborted, unknown = client.abort(request_ids or (), all_requests=all_requests)
-    for request_id in aborted:
-        out.print(f"ended {request_id}", markup=False)
+    out.print(f"ended {len(aborted)}{': ' if aborted else ''}{', '.join(aborted)}", markup=False)
     if unknown:
         raise CliFailure(f"not running: {', '.join(unknown)}", EXIT_FAILED)
