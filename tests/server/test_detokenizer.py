@@ -52,6 +52,30 @@ def plain_backend() -> Backend:
     return Backend(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="one"))
 
 
+def fused_backend(*steps: decoders.Decoder) -> Backend:
+    names = ["a", "b", " ", "x"]
+    backend = Backend(models.BPE(vocab={name: i for i, name in enumerate(names)}, merges=[]))
+    backend.decoder = decoders.Sequence([decoders.Fuse(), *steps])
+    return backend
+
+
+def ctc_backend() -> Backend:
+    names = ["<pad>", "|", "h", "e", "l"]
+    backend = Backend(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="<pad>"))
+    backend.decoder = decoders.CTC("<pad>", "|", False)
+    return backend
+
+
+OTHER = {
+    "word pieces, tidied": word_piece_backend(True),
+    "word pieces": word_piece_backend(False),
+    "word-end suffix": suffix_backend(),
+    "no decoder": plain_backend(),
+    "replaced when fused": fused_backend(decoders.Replace("x", "yy")),
+    "repeats merged": ctc_backend(),
+}
+
+
 def one_by_one(tokenizer: Tokenizer, ids: list[int], *, special_tokens: bool = False) -> list[str]:
     detokenizer = tokenizer.detokenizer(special_tokens=special_tokens)
     return [*(detokenizer.push([index]) for index in ids), detokenizer.finish()]
@@ -133,9 +157,7 @@ def test_byte_fallback_agrees_with_the_library_on_text(
     assert "".join(one_by_one(tokenizer, ids)) == backend.decode(ids)
 
 
-@pytest.mark.parametrize(
-    "backend", [word_piece_backend(True), word_piece_backend(False), suffix_backend(), plain_backend()]
-)
+@pytest.mark.parametrize("backend", OTHER.values(), ids=OTHER.keys())
 @given(data=st.data())
 def test_other_decoders_agree_with_the_library(
     tmp_path_factory: pytest.TempPathFactory, backend: Backend, data: st.DataObject
@@ -143,6 +165,13 @@ def test_other_decoders_agree_with_the_library(
     tokenizer = text_models.load_backend(tmp_path_factory.mktemp("other", numbered=True), backend)
     ids = data.draw(st.lists(st.integers(0, backend.get_vocab_size() - 1), max_size=40))
     assert "".join(one_by_one(tokenizer, ids)) == backend.decode(ids)
+
+
+def test_text_that_was_sent_is_not_withdrawn_by_a_later_token(tmp_path: Path) -> None:
+    tokenizer = text_models.load_backend(tmp_path, fused_backend(decoders.Replace("ab", "c")))
+    deltas = one_by_one(tokenizer, [0, 1, *([3] * 12)])
+    assert deltas[:2] == ["a", ""]
+    assert set("".join(deltas[2:])) == {"x"}
 
 
 def test_a_token_costs_the_same_after_a_thousand(by_bytes: Tokenizer) -> None:

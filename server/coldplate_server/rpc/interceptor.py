@@ -97,7 +97,9 @@ async def _typed_end(method: str, request_id: str, context: Any) -> AsyncIterato
         except asyncio.CancelledError:
             await _tell_if_still_there(context)
             raise
-        except Exception:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException:  # a panic in a native library is no Exception, and gRPC would leave the caller waiting
             incident = uuid4().hex[:12]
             log.exception("unexpected error in a request", method=method, incident=incident)
             await context.abort(
