@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,10 +84,12 @@ class Pair:
 
 def save_reference(kind: str, options: dict[str, Any], path: Path, seed: int = 0) -> Any:
     """A random model of transformers, saved: biases and norms are random too, not the neutral 0 and 1."""
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-
     torch.manual_seed(seed)
-    model = LlamaForCausalLM(LlamaConfig(**options)) if kind == "llama" else GPT2LMHeadModel(GPT2Config(**options))
+    library: Any = transformers
+    if kind == "llama":
+        model = library.LlamaForCausalLM(library.LlamaConfig(**options))
+    else:
+        model = library.GPT2LMHeadModel(library.GPT2Config(**options))
     model.eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
