@@ -56,6 +56,7 @@ class LawState:
     """What the law remembers of a device between decisions; times are monotonic seconds."""
 
     at_s: float | None = None
+    temperature_at_s: float | None = None
     mode: Mode = "NOMINAL"
     duty: float = 1.0
     integral: float = 1.0
@@ -93,6 +94,10 @@ def decide(profile: DeviceProfile, state: LawState, inputs: Inputs, now_s: float
     state = replace(state, at_s=now_s)
     state, memory_causes = _memory(profile, state, inputs, now_s)
     temperature, age = _known(inputs.temperature_celsius), _known(inputs.temperature_age_s)
+    if temperature is not None:
+        state = replace(state, temperature_at_s=now_s)
+    elif state.recent and state.temperature_at_s is not None:
+        temperature, age = state.recent[-1], now_s - state.temperature_at_s
     if temperature is None:
         return _without_temperature(profile, state, memory_causes, now_s)
     state, causes = _temperature(profile, state, inputs, temperature, age or 0.0, dt, now_s)

@@ -66,14 +66,10 @@ class GovernedDevice:
 
 def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[GovernedDevice]:
     """The devices the settings describe. Raises ValueError that names what does not fit."""
-    named = settings.device or (["cpu"] if not board_chips else [])
+    named = settings.device or ["cpu", *(f"npu:{chip}" for chip in range(board_chips))]
     profiles = dict(_device_and_profile(text) for text in named)
     if len(profiles) != len(named):
         raise ValueError(f"device: {', '.join(named)} names one twice")
-    for chip in range(board_chips):
-        profiles.setdefault(DeviceId("npu", chip), load_profile(DEFAULT_PROFILES["npu"]))
-    if board_chips and not settings.device:
-        profiles.setdefault(DeviceId("cpu"), load_profile(DEFAULT_PROFILES["cpu"]))
     sensors: dict[DeviceId, list[str]] = {device: [] for device in profiles}
     for text in settings.sensor:
         for device, spec in _placed_sensor(text, profiles):
