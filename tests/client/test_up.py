@@ -78,10 +78,11 @@ def drain(lines: "queue.Queue[str]") -> list[str]:
 
 def test_a_killed_server_ends_the_stack_and_leaves_nothing(model: Path, run_dir: Path) -> None:
     before = descendants()
-    with pytest.raises(StackFailed, match="the server was ended by SIGKILL"), Stack(plan(model, run_dir)) as stack:
+    with Stack(plan(model, run_dir)) as stack:
         with AdminClient(f"unix:{stack.plan.control_socket}") as admin:
             os.kill(admin.server_info().pid, signal.SIGKILL)
-        stack.wait()
+        with pytest.raises(StackFailed, match="the server was ended by SIGKILL"):
+            stack.wait()
     assert_nothing_left(stack, before)
 
 

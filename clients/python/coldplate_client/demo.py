@@ -145,7 +145,7 @@ def _watch(stack: Stack, client: Client, seconds: float) -> None:
                 sys.stdout.write("\n".join(status_lines(status)) + "\n")
                 sys.stdout.flush()
     if stack.failure:
-        raise StackFailed(stack.failure)
+        raise stack.failure
 
 
 def _heading(text: str) -> None:

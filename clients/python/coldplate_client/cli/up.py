@@ -13,7 +13,7 @@ import typer
 from coldplate.paths import control_socket, runtime_dir
 from coldplate.transport import DEFAULT_ADDRESS
 from coldplate_client.cli.board import default_board_address
-from coldplate_client.cli.console import EXIT_USAGE, CliFailure, out
+from coldplate_client.cli.console import EXIT_FAILED, EXIT_USAGE, CliFailure, out
 from coldplate_client.cli.models import demo_model_folder, needs_extra
 from coldplate_client.up import Stack, StackFailed, StackPlan
 
@@ -49,7 +49,7 @@ def up(
             out.print(f"serving at {listen}; Ctrl-C stops it", markup=False)
             stack.wait()
     except StackFailed as failure:
-        raise CliFailure(str(failure)) from None
+        raise CliFailure(str(failure), EXIT_USAGE if failure.unusable else EXIT_FAILED) from None
     except KeyboardInterrupt:
         pass
     out.print("stopped")

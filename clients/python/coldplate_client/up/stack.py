@@ -16,7 +16,7 @@ from coldplate.v1 import model_pb2
 from coldplate_client.admin import AdminClient
 from coldplate_client.client import Client
 from coldplate_client.errors import ColdplateError
-from coldplate_client.up.child import Child, describe_exit
+from coldplate_client.up.child import EXIT_UNUSABLE, Child, describe_exit
 from coldplate_client.up.plan import StackPlan
 
 _GENERATION = "coldplate.v1.GenerationService"
@@ -26,19 +26,26 @@ _REPORT_INTERVAL_S = 2.0
 
 
 class StackFailed(Exception):
-    """The stack cannot start, or a part that it cannot do without has ended. One line, then the end of its log."""
+    """The stack cannot start, or a part that it cannot do without has ended. One line, then the end of its log.
+
+    ``unusable`` when its settings are the reason, so that the same again would fail again.
+    """
+
+    def __init__(self, message: str, *, unusable: bool = False) -> None:
+        super().__init__(message)
+        self.unusable = unusable
 
 
 class Stack:
     """The parts of ``plan`` as child processes; ``with Stack(plan) as stack:`` starts them and stops them all.
 
     ``report`` gets lines for a person: what is being waited for, and what has died. Entering raises StackFailed when
-    the service does not come up. The server's end is final: ``failure`` then says so; governor and board are restarted.
+    the service does not come up. The server's end is final: ``failure`` is then set; governor and board are restarted.
     """
 
     def __init__(self, plan: StackPlan, report: Callable[[str], None] = lambda line: None) -> None:
         self.plan = plan
-        self.failure: str | None = None
+        self.failure: StackFailed | None = None
         self._report = report
         self._mark = uuid.uuid4().hex
         self._children: list[Child] = []
@@ -77,7 +84,8 @@ class Stack:
     def wait(self) -> None:
         """Wait until a part ends that the stack cannot do without. Raises StackFailed then."""
         self._ended.wait()
-        raise StackFailed(self.failure)
+        assert self.failure is not None
+        raise self.failure
 
     def stop(self) -> list[str]:
         """Stop governor, server (which drains) and board, in that order; returns what then still ran and was ended."""
@@ -96,6 +104,7 @@ class Stack:
             _MARK: self._mark,
             # Workers' sockets go where this stack looks after them.
             "XDG_RUNTIME_DIR": str(self.plan.run_dir),
+            "TMPDIR": str(self.plan.run_dir),
             "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         }
         log_path = self.plan.run_dir / f"{name}.log"
@@ -109,13 +118,13 @@ class Stack:
         if again:
             self._report(f"{text}\n  starting it again; log: {child.log_path}")
         else:
-            self.failure = f"{text}\n  log: {child.log_path}"
+            self.failure = StackFailed(f"{text}\n  log: {child.log_path}", unusable=code == EXIT_UNUSABLE)
             self._ended.set()
 
     def _wait(self, what: str, child: Child, probe: Callable[[], bool], deadline: float) -> None:
         while not (child.alive and probe()):
-            if self._ended.wait(_POLL_S):
-                raise StackFailed(self.failure)
+            if self._ended.wait(_POLL_S) and self.failure:
+                raise self.failure
             if time.monotonic() > deadline:
                 raise StackFailed(f"{what} is not ready in time; log: {child.log_path}")
 
@@ -124,7 +133,7 @@ class Stack:
             models = client.models()
             for model in models:
                 if model.state == model_pb2.MODEL_STATE_FAILED:
-                    raise StackFailed(f"model {model.name} cannot be served: {model.state_detail}")
+                    raise StackFailed(f"model {model.name} cannot be served: {model.state_detail}", unusable=True)
                 self._tell(f"{model.name}: {model.state_detail or 'ready'}")
             loading = any(
                 replica.state == model_pb2.MODEL_STATE_LOADING for model in models for replica in model.replicas
@@ -147,6 +156,9 @@ class Stack:
             with suppress(OSError):
                 if stat.S_ISSOCK(path.lstat().st_mode) and not _listening(path):
                     path.unlink()
+        for folder in sorted(self.plan.run_dir.rglob("*/"), reverse=True):
+            with suppress(OSError):
+                folder.rmdir()  # those that are empty now
 
 
 def _words(line: str) -> str:
