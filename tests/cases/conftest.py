@@ -69,5 +69,5 @@ def demo_model() -> Path:
 @pytest.fixture(scope="session")
 def demo_service(demo_model: Path) -> Iterator[Stack]:
     """The demo model in float32."""
-    with Stack({"demo": demo_model}, engine_args=["dtype=float32", "kv-cache-tokens=16384", "threads=2"]) as stack:
+    with Stack({"demo": demo_model}, engine_args=["dtype=float32", "kv-cache-tokens=16384"]) as stack:
         yield stack

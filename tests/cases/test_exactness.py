@@ -44,6 +44,7 @@ def check_alone_and_together(service: Stack, answers: dict[str, list[int]], join
     assert together == answers, f"tokens equal before the first that differs: {wrong}"
 
 
+@pytest.mark.timeout(300)
 def test_five_prompts_alone_and_together(demo_service: Stack, demo_model: Path) -> None:
     check_alone_and_together(demo_service, expected(demo_model, PROMPTS[:5], 24), join_within_s=0.5)
 

@@ -1,6 +1,6 @@
 """What transformers says to the same prompts, greedily: the reference for exactness. Run as a program of its own.
 
-``python reference.py MODEL_DIR DTYPE TOKENS < prompts.json > token_ids.json``; it never stops at end of text.
+``python -P reference.py MODEL_DIR DTYPE TOKENS < prompts.json > token_ids.json``; it never stops at end of text.
 """
 
 import json
@@ -38,7 +38,7 @@ PROMPTS = (
 def generate(model_dir: Path, prompts: Sequence[str], tokens: int, dtype: str = "float32") -> list[list[int]]:
     """Greedy token ids for each prompt, by transformers' ``generate`` in a process of its own."""
     done = subprocess.run(
-        [sys.executable, __file__, str(model_dir), dtype, str(tokens)],
+        [sys.executable, "-P", __file__, str(model_dir), dtype, str(tokens)],
         input=json.dumps(list(prompts)),
         capture_output=True,
         text=True,
@@ -60,6 +60,7 @@ def _main() -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)  # several threads wait for each other badly on a busy machine
     model_dir, dtype, tokens = sys.argv[1], sys.argv[2], int(sys.argv[3])
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     model: Any = AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype))
