@@ -7,6 +7,7 @@ Tokens tied at the edge of top-k or top-p all stay.
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,7 +18,7 @@ from coldplate_engine.uniform import uniform
 # Below this the distribution is a point for any logits a model gives, and the division would overflow.
 GREEDY_BELOW = 1e-5
 _BLOCK = 256
-_CANDIDATES = 1024
+_CANDIDATES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,54 +67,78 @@ def _argmax(logits: Tensor) -> Tensor:
 
 def _draw(logits: Tensor, best: Tensor, rows: list[SampleRow]) -> list[int]:
     temperature = _column([row.sampling.temperature for row in rows], logits)
-    highest = logits.gather(1, best.unsqueeze(1))
-    weights = (logits - highest).div_(temperature).exp_()  # the greatest is 1
-    _keep_top(weights, rows)
-    min_p = [row.sampling.min_p for row in rows]
-    if any(min_p):
-        weights.masked_fill_(weights < _column(min_p, logits), 0.0)
-    draws = [uniform(row.sampling.seed, row.position) for row in rows]
-    return _invert(weights, torch.tensor(draws, dtype=torch.float64, device=logits.device))
+    weights = logits - logits.gather(1, best.unsqueeze(1))
+    weights.div_(temperature).exp_()  # the greatest is 1
+    draws = torch.tensor([uniform(row.sampling.seed, row.position) for row in rows], dtype=torch.float64)
+    draws = draws.to(logits.device).unsqueeze(1)
+    cut = [i for i, row in enumerate(rows) if _cuts(row.sampling, weights.shape[1])]
+    whole = [i for i, row in enumerate(rows) if not _cuts(row.sampling, weights.shape[1])]
+    tokens: dict[int, int] = {}
+    if whole:
+        part = weights[whole] if cut else weights
+        tokens |= zip(whole, _invert(part, draws[whole]), strict=True)
+    if cut:
+        part = weights[cut] if whole else weights
+        tokens |= zip(cut, _draw_cut(part, draws[cut], [rows[i].sampling for i in cut]), strict=True)
+    return [tokens[i] for i in range(len(rows))]
+
+
+def _cuts(sampling: Sampling, vocabulary: int) -> bool:
+    return 0 < sampling.top_k < vocabulary or sampling.top_p < 1 or sampling.min_p > 0
 
 
 def _column(values: list[float], like: Tensor) -> Tensor:
     return torch.tensor(values, dtype=torch.float32, device=like.device).unsqueeze(1)
 
 
-def _keep_top(weights: Tensor, rows: list[SampleRow]) -> None:
-    """Set to zero, in place, what top-k and top-p leave out."""
-    vocabulary = weights.shape[1]
-    cut = [i for i, row in enumerate(rows) if 0 < row.sampling.top_k < vocabulary or row.sampling.top_p < 1]
-    if not cut:
-        return
-    part = weights[cut]
-    top_k = [k if 0 < (k := rows[i].sampling.top_k) < vocabulary else 0 for i in cut]
-    top_p = [rows[i].sampling.top_p for i in cut]
-    count = min(vocabulary, max(max(top_k), _CANDIDATES if min(top_p) < 1 else 1))
-    greatest = part.topk(count, dim=1).values
-    if any(top_k):
-        at = torch.tensor([max(k, 1) - 1 for k in top_k], device=weights.device).unsqueeze(1)
-        edge = greatest.gather(1, at)
-        edge[[k == 0 for k in top_k]] = 0.0
-        part.masked_fill_(part < edge, 0.0)
-        greatest = greatest.masked_fill(greatest < edge, 0.0)
-    if min(top_p) < 1:
-        part.masked_fill_(part < _nucleus_edge(part, greatest, _column(top_p, weights)), 0.0)
-    weights[cut] = part
+def _draw_cut(weights: Tensor, draws: Tensor, samplings: list[Sampling]) -> list[int]:
+    """Draw from rows of which top-k, top-p or min-p leaves a part: as a rule one inside the few greatest weights."""
+    count = min(_CANDIDATES, weights.shape[1])
+    greatest, columns = weights.topk(count, dim=1)
+    edge = _edge(weights, greatest, samplings)
+    order = columns.argsort(dim=1)
+    kept = greatest.masked_fill(greatest < edge, 0.0).gather(1, order).double()
+    summed = kept.cumsum(dim=1)
+    offset = _pick(summed, draws * summed[:, -1:])
+    tokens: list[int] = columns.gather(1, order).gather(1, offset).squeeze(1).tolist()
+    if count < weights.shape[1]:
+        for i in (edge <= greatest[:, -1:])[:, 0].nonzero()[:, 0].tolist():  # more may be kept than are in ``greatest``
+            row = weights[i : i + 1]
+            tokens[i] = _invert(row.masked_fill(row < edge[i], 0.0), draws[i : i + 1])[0]
+    return tokens
 
 
-def _nucleus_edge(weights: Tensor, greatest: Tensor, top_p: Tensor) -> Tensor:
-    """The least weight inside each row's nucleus, [rows, 1]; ``greatest`` are a row's first weights, in order."""
-    needed = top_p * _block_sums(weights).cumsum(dim=1)[:, -1:].float()
-    summed = greatest.cumsum(dim=1)
-    last = torch.searchsorted(summed, needed)
-    edge = greatest.gather(1, last.clamp(max=greatest.shape[1] - 1))
-    longer = (last == greatest.shape[1]) & (top_p < 1)  # flat rows, whose nucleus goes on behind ``greatest``
-    for row in longer[:, 0].nonzero()[:, 0].tolist():
-        ordered = weights[row].sort(descending=True).values
-        at = int(torch.searchsorted(ordered.cumsum(dim=0), needed[row]))
-        edge[row] = ordered[min(at, len(ordered) - 1)]
-    return edge.masked_fill_(top_p >= 1, 0.0)
+def _edge(weights: Tensor, greatest: Tensor, samplings: list[Sampling]) -> Tensor:
+    """The least weight that each row keeps, [rows, 1]; ``greatest`` are a row's first weights, in order."""
+    count, vocabulary = greatest.shape[1], weights.shape[1]
+    top_k = [sampling.top_k if sampling.top_k < vocabulary else 0 for sampling in samplings]
+    at = torch.tensor([[min(max(k, 1), count) - 1] for k in top_k], device=weights.device)
+    has_k = torch.tensor([[k > 0] for k in top_k], device=weights.device)
+    k_edge = greatest.gather(1, at).masked_fill(~has_k, 0.0)
+    edge = torch.maximum(k_edge, _column([sampling.min_p for sampling in samplings], weights))
+    top_p = _column([sampling.top_p for sampling in samplings], weights)
+    longer = torch.tensor([[k > count] for k in top_k], device=weights.device)
+    if any(sampling.top_p < 1 for sampling in samplings):
+        inside = greatest.masked_fill(greatest < k_edge, 0.0)
+        summed = inside.cumsum(dim=1)
+        total = torch.where(has_k, summed[:, -1:], _block_sums(weights).cumsum(dim=1)[:, -1:].float())
+        last = torch.searchsorted(summed, top_p * total)
+        longer |= (last == count) & (top_p < 1)
+        nucleus = inside.gather(1, last.clamp(max=count - 1)).masked_fill(top_p >= 1, 0.0)
+        edge = torch.maximum(edge, nucleus)
+    for i in longer[:, 0].nonzero()[:, 0].tolist():
+        edge[i] = max(samplings[i].min_p, _edge_of_long_row(weights[i], top_k[i], samplings[i].top_p))
+    return edge
+
+
+def _edge_of_long_row(weights: Tensor, top_k: int, top_p: float) -> float:
+    """As ``_edge``, for one row [vocabulary] that keeps more than the candidates."""
+    ordered = np.sort(weights.cpu().numpy())[::-1][: top_k or None]  # torch's sort takes ten times as long
+    if top_p >= 1:
+        return float(ordered[-1])
+    summed = ordered.cumsum(dtype=np.float64)
+    last = int(np.searchsorted(summed, top_p * summed[-1]))
+    return float(ordered[min(last, len(ordered) - 1)])
 
 
 def _block_sums(weights: Tensor) -> Tensor:
@@ -124,17 +149,23 @@ def _block_sums(weights: Tensor) -> Tensor:
 
 
 def _invert(weights: Tensor, draws: Tensor) -> list[int]:
-    """The first index per row at which the running sum of weights exceeds ``draw`` times the whole."""
+    """The first index per row at which the running sum of weights exceeds ``draws`` [rows, 1] times the whole."""
     vocabulary = weights.shape[1]
     by_block = _block_sums(weights).cumsum(dim=1)
-    target = (draws * by_block[:, -1]).unsqueeze(1)
+    target = draws * by_block[:, -1:]
     block = torch.searchsorted(by_block, target, right=True).clamp_(max=by_block.shape[1] - 1)
     before = torch.where(block > 0, by_block.gather(1, (block - 1).clamp(min=0)), 0.0)
     columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
     inside = weights.gather(1, columns.clamp(max=vocabulary - 1)).double()
     inside.masked_fill_(columns >= vocabulary, 0.0)
-    summed = inside.cumsum(dim=1)
-    # Block sums are rounded once more than these, so the target may lie a hair beyond: stay on the last real token.
-    within = torch.minimum(target - before, summed[:, -1:] * (1 - 1e-12))
-    offset = torch.searchsorted(summed, within, right=True).clamp_(max=_BLOCK - 1)
+    offset = _pick(inside.cumsum(dim=1), target - before)
     return [int(token) for token in columns.gather(1, offset).squeeze(1).tolist()]
+
+
+def _pick(summed: Tensor, target: Tensor) -> Tensor:
+    """The first index per row [rows, 1] whose running sum exceeds the target.
+
+    Rounding can put the target a hair beyond the end: then the last index that adds anything.
+    """
+    within = torch.minimum(target, summed[:, -1:] * (1 - 1e-12))
+    return torch.searchsorted(summed, within, right=True).clamp_(max=summed.shape[1] - 1)

@@ -38,7 +38,7 @@ def text(tokens: list[int]) -> str:
 async def test_hello_tells_what_the_worker_is(shared: Path) -> None:
     async with connected(shared) as (_, hello):
         assert hello.architecture == "GPT2LMHeadModel"
-        assert (hello.devices, hello.simulated, hello.rng) == (["cpu"], False, "counter")
+        assert (list(hello.devices), hello.simulated, hello.rng) == (["cpu"], False, "counter")
         assert (hello.credit.submits_seen, hello.credit.free_slots, hello.credit.free_kv_tokens) == (0, 8, 512)
         assert set(hello.levers) == {"duty", "max_batch", "max_prefill_tokens", "cpu_share"}
         assert [phase.name for phase in hello.load_phases] == ["device", "weights", "kv_cache", "warm_up"]
@@ -175,7 +175,7 @@ async def test_a_hung_device_does_not_keep_the_process_alive(model: Path, tmp_pa
 
 
 async def test_without_a_server_it_exits_4(model: Path, tmp_path: Path) -> None:
-    with started(start_worker(model, tmp_path, "--orphan-timeout-s", "1")) as worker:
+    with started(start_worker(model, tmp_path, "--orphan-timeout-s", "4")) as worker:
         async with connected(tmp_path) as (stream, _):
             await stream.submit(1, PROMPT, 200)
             await stream.step()
