@@ -193,9 +193,10 @@ def test_memory_stalls_alone_cap_the_batch() -> None:
 
 def test_firmware_throttling_is_told_and_stops_growth() -> None:
     slow = {"frequency_mhz": 540.0, "rated_frequency_mhz": 1080.0, "utilization_percent": 90.0}
-    state, _, _ = play(NPU, hold(89.0, 30))
-    after, decisions, _ = play(NPU, hold(80.0, 5, **slow), state)
+    state = LawState(mode="THROTTLED", duty=0.6, integral=0.6, recent=(84.0,), filtered=84.0)
+    after, decisions, _ = play(NPU, hold(84.0, 10, **slow), state)
     assert "FIRMWARE_THROTTLES" in codes(decisions[0])
     assert after.integral <= state.integral
-    idle, _, _ = play(NPU, hold(80.0, 5, **(slow | {"utilization_percent": 0.0})), state)
+    idle, decisions, _ = play(NPU, hold(84.0, 10, **(slow | {"utilization_percent": 0.0})), state)
     assert idle.integral > after.integral, "an idle chip may well run slow"
+    assert "FIRMWARE_THROTTLES" not in codes(decisions[0])
