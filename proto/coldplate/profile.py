@@ -1,6 +1,7 @@
 """Device profiles: the temperatures, safe limits and gains of one kind of device, each number with its source.
 
-Shared by the governor, which steers by them, and the server, which falls back on ``safe_limits`` when the lease runs out.
+Shared by the governor, which steers by them, and the server, which falls back on ``safe_limits`` when the lease has
+run out.
 """
 
 import math
@@ -83,7 +84,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "high_pressure_percent": (1, 100),
     "kp": (0.001, 1),
     "td_s": (0, 600),
-} | dict.fromkeys(_SHARES, (0.001, 1))
+} | dict.fromkeys(_SHARES, (0.001, 1.0))
 _DEFAULT_RANGE = (0.1, 1_000_000)
 _TABLES = ("temperature", "safe_limits", "levers", "memory", "gains")
 
@@ -166,7 +167,7 @@ class _Reader:
     def safe_limits(self) -> Limits:
         numbers = self._numbers("safe_limits", FIELD_NAMES, switches=("admit",))
         shares = ("duty", "cpu_share", "admit")
-        values = {k: v if k in shares else self._whole("safe_limits", k, v) for k, v in numbers.items()}
+        values: dict[str, Any] = {k: v if k in shares else self._whole("safe_limits", k, v) for k, v in numbers.items()}
         try:
             limits = Limits(**values)
         except ValueError as error:
