@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from coldplate_engine.cgroup import Cgroup
-from coldplate_engine.threads import compute_threads, default_threads
+from coldplate_engine.threads import compute_threads, default_threads, let_waiting_threads_sleep
 
 GIB = 1 << 30
 
@@ -61,6 +61,15 @@ def test_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_threads() == 5
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert default_threads() >= 1
+
+
+def test_waiting_threads_sleep_unless_the_user_chose() -> None:
+    environment = {"HOME": "/"}
+    let_waiting_threads_sleep(environment)
+    assert environment["OMP_WAIT_POLICY"] == "PASSIVE"
+    environment["OMP_WAIT_POLICY"] = "ACTIVE"
+    let_waiting_threads_sleep(environment)
+    assert environment["OMP_WAIT_POLICY"] == "ACTIVE"
 
 
 def test_memory_v2_leaves_out_droppable_file_cache(tmp_path: Path) -> None:
