@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import grpc
 import structlog
-from google.protobuf.duration_pb2 import Duration
 
+from coldplate.durations import to_duration
 from coldplate.limits_proto import limits_to_proto
 from coldplate.v1 import control_pb2, control_pb2_grpc, device_pb2
 from coldplate_governor.law import Decision
@@ -76,7 +76,7 @@ class ControlLink:
             governor=self._governor,
             epoch=self.epoch,
             seq=self._seq,
-            ttl=_duration(self._ttl_s),
+            ttl=to_duration(self._ttl_s),
             devices=[_to_proto(directive) for directive in directives],
         )
         try:
@@ -137,7 +137,7 @@ def readings_to_proto(readings: DeviceReadings) -> device_pb2.Readings:
     """Fused readings as the message; what was not measured stays unset."""
     message = device_pb2.Readings(**readings.values, sources=readings.sources, lost=readings.lost)  # type: ignore[arg-type]
     if readings.age_s is not None:
-        message.age.CopyFrom(_duration(readings.age_s))
+        message.age.CopyFrom(to_duration(readings.age_s))
     return message
 
 
@@ -145,9 +145,3 @@ def _feedback(status: device_pb2.DeviceStatus) -> DeviceFeedback:
     binding = {item.limit: item.source for item in status.bindings}
     by_another = binding.get("duty") in (device_pb2.LIMIT_SOURCE_OPERATOR, device_pb2.LIMIT_SOURCE_WORKER)
     return DeviceFeedback(status.running, status.limits.duty if by_another and status.limits.HasField("duty") else None)
-
-
-def _duration(seconds: float) -> Duration:
-    message = Duration()
-    message.FromNanoseconds(round(seconds * 1e9))
-    return message

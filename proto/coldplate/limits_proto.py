@@ -8,7 +8,7 @@ from coldplate.v1 import device_pb2
 
 def limits_from_proto(message: device_pb2.DeviceLimits) -> Limits:
     """Raises ValueError as ``Limits`` does."""
-    values: dict[str, Any] = {name: getattr(message, name) for name in FIELD_NAMES if message.HasField(name)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {name: getattr(message, name) for name in FIELD_NAMES if message.HasField(name)}
     return Limits(**values)
 
 

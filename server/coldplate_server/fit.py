@@ -16,32 +16,39 @@ class Room:
     vocabulary: int
 
 
-def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room, default: int) -> int:
+def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room, default: int, prefix: str) -> int:
     """max_tokens lowered to what the context has left.
 
-    Raises InvalidRequest with the numbers when the prompt is empty, too long, or holds ids the model does not have.
+    Raises InvalidRequest with the numbers when the prompt is empty, too long, or holds ids the model does not have;
+    ``prefix`` goes before its field paths.
     """
-    _check_ids(request, prompt_ids, room.vocabulary)
+    _check_ids(request, prompt_ids, room.vocabulary, prefix)
     left = room.context - len(prompt_ids)
     if left < 1:
-        _refuse("input", f"the prompt has {len(prompt_ids)} tokens; the context holds {room.context}, answer included")
+        _refuse(
+            f"{prefix}input",
+            f"the prompt has {len(prompt_ids)} tokens; the context holds {room.context}, answer included",
+        )
     max_tokens = min(request.max_tokens or default, left)
     done = len(request.resume_ids)
     if done >= max_tokens:
-        _refuse("resume.emitted_token_ids", f"{done} of at most {max_tokens} tokens exist: nothing is left to generate")
+        _refuse(
+            f"{prefix}resume.emitted_token_ids",
+            f"{done} of at most {max_tokens} tokens exist: nothing is left to generate",
+        )
     needed = len(prompt_ids) + max_tokens
     if room.cache is not None and needed > room.cache:
         _refuse(
-            "input",
+            f"{prefix}input",
             f"prompt ({len(prompt_ids)}) and max_tokens ({max_tokens}) need a cache of {needed} tokens; "
             f"the engine has {room.cache}",
         )
     return max_tokens
 
 
-def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: int) -> None:
+def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: int, prefix: str) -> None:
     if not prompt_ids:
-        _refuse("input", "the prompt is empty: it has no tokens")
+        _refuse(f"{prefix}input", "the prompt is empty: it has no tokens")
     for field, ids in (
         ("input", prompt_ids),
         ("resume.emitted_token_ids", request.resume_ids),
@@ -49,7 +56,7 @@ def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: in
     ):
         bad = next((token for token in ids if not 0 <= token < vocabulary), None)
         if bad is not None:
-            _refuse(field, f"token id {bad} is outside the vocabulary of {vocabulary}")
+            _refuse(f"{prefix}{field}", f"token id {bad} is outside the vocabulary of {vocabulary}")
 
 
 def _refuse(field: str, text: str) -> NoReturn:

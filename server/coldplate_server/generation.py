@@ -5,6 +5,7 @@ import secrets
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 
 from coldplate.clock import Clock
 from coldplate_server.catalog import Catalog
@@ -45,8 +46,10 @@ class Generator:
         time_left_s: float | None = None,
         flush_interval_s: float = 0.0,
         progress_interval_s: float = 0.0,
+        field_prefix: str = "",
     ) -> AsyncGenerator[Event, None]:
-        """Yield the events of one generation; raises a RequestError when it cannot be finished.
+        """Yield the events of one generation; raises a RequestError when it cannot be finished. ``field_prefix`` goes
+        before the paths of unusable fields.
 
         Closing the iterator at any point ends all work for it within two engine steps.
         """
@@ -55,8 +58,8 @@ class Generator:
         model = self._catalog.resolve(request.model)
         tokenizer = self._catalog.tokenizer(model)
         self._dispatcher.journal.check_free(request.request_id)
-        prompt_ids = await self._prompt_ids(tokenizer, request)
-        record = self._record(request, model, tokenizer, prompt_ids, arrived, time_left_s)
+        prompt_ids = await self._prompt_ids(tokenizer, request, field_prefix)
+        record = self._record(request, model, tokenizer, prompt_ids, arrived, time_left_s, field_prefix)
         queue_wait_s = min(request.queue_timeout_s or self._max_queue_wait_s, self._max_queue_wait_s)
         reader = Reader(record, tokenizer, request, self._clock)
         self._dispatcher.enqueue(record, queue_wait_s)
@@ -103,7 +106,7 @@ class Generator:
                 if not await reader.changed(wait_s or None) and not reader.unread:
                     yield self._progress(record)
 
-    async def _prompt_ids(self, tokenizer: Tokenizer, request: GenerationRequest) -> list[int]:
+    async def _prompt_ids(self, tokenizer: Tokenizer, request: GenerationRequest, field_prefix: str) -> list[int]:
         prompt = request.prompt
         if isinstance(prompt, tuple):
             return list(prompt)
@@ -118,8 +121,11 @@ class Generator:
                 f"the prompt has {size} bytes; more than {limit} cannot fit the context of "
                 f"{tokenizer.max_context_tokens} tokens"
             )
-        encode = tokenizer.encode_conversation if isinstance(prompt, Conversation) else tokenizer.encode
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, encode, prompt)  # type: ignore[arg-type]
+        if isinstance(prompt, Conversation):
+            encode = partial(tokenizer.encode_conversation, prompt, field=f"{field_prefix}conversation")
+        else:
+            encode = partial(tokenizer.encode, prompt)
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, encode)
 
     def _record(
         self,
@@ -129,6 +135,7 @@ class Generator:
         prompt_ids: list[int],
         arrived: float,
         time_left_s: float | None,
+        field_prefix: str,
     ) -> StreamRecord:
         fleet = self._dispatcher.fleet
         room = Room(
@@ -136,7 +143,7 @@ class Generator:
             cache=fleet.kv_capacity(model),
             vocabulary=fleet.vocabulary(model) or tokenizer.vocabulary_size,
         )
-        max_tokens = fit_max_tokens(request, prompt_ids, room, self._default_max_tokens)
+        max_tokens = fit_max_tokens(request, prompt_ids, room, self._default_max_tokens, field_prefix)
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         ends = frozenset() if request.stop.ignore_end_of_text else tokenizer.end_of_text_ids
         return StreamRecord(

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from coldplate.durations import to_seconds
 from coldplate_client.types import Answer
 
 _DETAILS_KEY = "grpc-status-details-bin"
@@ -168,7 +169,7 @@ def read_details(trailing_metadata: Iterable[tuple[str, Any]]) -> Details:
     retry_after_s = None
     for packed in status.details:
         if packed.Unpack(retry):
-            retry_after_s = retry.retry_delay.seconds + retry.retry_delay.nanos / 1e9
+            retry_after_s = to_seconds(retry.retry_delay)
         else:
             _ = packed.Unpack(info) or packed.Unpack(bad_request)
     return Details(

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
+from coldplate.durations import to_seconds
 from coldplate.v1 import generation_pb2
 from coldplate_client.types import (
     Answer,
@@ -110,10 +109,6 @@ class Assembly:
         )
 
 
-def seconds(duration: Duration) -> float:
-    return float(duration.seconds) + duration.nanos / 1e9
-
-
 def _delta(message: generation_pb2.Delta) -> Delta:
     return Delta(
         text=message.text,
@@ -187,11 +182,11 @@ def _usage(message: generation_pb2.Usage) -> Usage:
 
 def _timings(message: generation_pb2.Timings) -> Timings:
     return Timings(
-        queued_s=seconds(message.queued),
-        prefill_s=seconds(message.prefill),
-        first_token_s=seconds(message.first_token),
-        decode_s=seconds(message.decode),
-        per_token_s=seconds(message.per_token),
-        total_s=seconds(message.total),
-        throttled_s=seconds(message.throttled),
+        queued_s=to_seconds(message.queued),
+        prefill_s=to_seconds(message.prefill),
+        first_token_s=to_seconds(message.first_token),
+        decode_s=to_seconds(message.decode),
+        per_token_s=to_seconds(message.per_token),
+        total_s=to_seconds(message.total),
+        throttled_s=to_seconds(message.throttled),
     )

@@ -6,6 +6,7 @@ from typing import TypedDict, TypeVar
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as ProtoMessage
 
+from coldplate.durations import to_duration
 from coldplate.transport import MAX_MESSAGE_BYTES
 from coldplate.v1 import generation_pb2, token_pb2
 from coldplate_client.types import Fallback, Message, Priority, Resume
@@ -160,8 +161,7 @@ def duration(name: str, seconds: float) -> Duration:
     """``seconds`` as a protobuf duration; raises ValueError naming the argument when it is not a time."""
     if not 0 <= seconds < 1e9:
         raise ValueError(f"{name} is {seconds}: expected seconds, at least 0")
-    whole = int(seconds)
-    return Duration(seconds=whole, nanos=min(round((seconds - whole) * 1e9), 999_999_999))
+    return to_duration(seconds)
 
 
 def _set_prompt(request: generation_pb2.GenerateRequest, prompt: Prompt, continue_final_message: bool) -> None:

@@ -40,7 +40,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._lifecycle = lifecycle
         self._view = view
 
-    async def SetOperatorLimits(  # noqa: N802
+    async def SetOperatorLimits(
         self, request: pb.SetOperatorLimitsRequest, context: Any
     ) -> pb.SetOperatorLimitsResponse:
         if request.device and request.device not in self._limits.devices:
@@ -58,7 +58,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         await self._lifecycle.refresh()
         return pb.SetOperatorLimitsResponse(devices=self._view.devices(request.device))
 
-    async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:  # noqa: N802
+    async def Abort(self, request: pb.AbortRequest, context: Any) -> pb.AbortResponse:
         if request.all and request.request_ids:
             raise InvalidRequest([Violation("all", "give either all or request_ids, not both")])
         journal = self._dispatcher.journal
@@ -75,7 +75,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         log.info("operator aborted requests", aborted=len(response.aborted), unknown=len(response.unknown))
         return response
 
-    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:  # noqa: N802
+    async def Drain(self, request: pb.DrainRequest, context: Any) -> pb.DrainResponse:
         wait_s = to_seconds(request.wait)
         if not 0 <= wait_s <= _LONGEST_DRAIN_WAIT_S:
             raise InvalidRequest([Violation("wait", f"is {wait_s:g} s: expected 0 to {_LONGEST_DRAIN_WAIT_S:g} s")])
@@ -85,14 +85,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         await self._dispatcher.wait_idle(wait_s)
         return pb.DrainResponse(running=len(self._dispatcher.journal))
 
-    async def Resume(self, request: pb.ResumeRequest, context: Any) -> pb.ResumeResponse:  # noqa: N802
+    async def Resume(self, request: pb.ResumeRequest, context: Any) -> pb.ResumeResponse:
         if not self._lifecycle.stopping.is_set():
             self._dispatcher.draining = False
             await self._lifecycle.refresh()
             log.info("taking requests again")
         return pb.ResumeResponse()
 
-    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.GetServerInfoResponse:  # noqa: N802
+    async def GetServerInfo(self, request: pb.GetServerInfoRequest, context: Any) -> pb.GetServerInfoResponse:
         return pb.GetServerInfoResponse(
             version=__version__,
             uptime=to_duration(self._view.uptime_s),
@@ -102,16 +102,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             workers=[_worker_info(worker) for worker in self._fleet.workers],
         )
 
-    async def ReloadConfig(self, request: pb.ReloadConfigRequest, context: Any) -> pb.ReloadConfigResponse:  # noqa: N802
+    async def ReloadConfig(self, request: pb.ReloadConfigRequest, context: Any) -> pb.ReloadConfigResponse:
         raise FeatureUnimplemented("ReloadConfig is not served by this version: restart with the new settings")
 
-    async def SetLogLevel(self, request: pb.SetLogLevelRequest, context: Any) -> pb.SetLogLevelResponse:  # noqa: N802
+    async def SetLogLevel(self, request: pb.SetLogLevelRequest, context: Any) -> pb.SetLogLevelResponse:
         raise FeatureUnimplemented("SetLogLevel is not served by this version: restart with --log-level")
 
-    async def StartProfile(self, request: pb.StartProfileRequest, context: Any) -> pb.StartProfileResponse:  # noqa: N802
+    async def StartProfile(self, request: pb.StartProfileRequest, context: Any) -> pb.StartProfileResponse:
         raise FeatureUnimplemented("StartProfile is not served by this version")
 
-    async def StopProfile(self, request: pb.StopProfileRequest, context: Any) -> pb.StopProfileResponse:  # noqa: N802
+    async def StopProfile(self, request: pb.StopProfileRequest, context: Any) -> pb.StopProfileResponse:
         raise FeatureUnimplemented("StopProfile is not served by this version")
 
 

@@ -25,7 +25,7 @@ class ControlServicer(control_pb2_grpc.ControlServiceServicer):
         self._dispatcher = dispatcher
         self._view = view
 
-    async def ApplyLimits(self, request: pb.ApplyLimitsRequest, context: Any) -> pb.ApplyLimitsResponse:  # noqa: N802
+    async def ApplyLimits(self, request: pb.ApplyLimitsRequest, context: Any) -> pb.ApplyLimitsResponse:
         if not 0 < len(request.governor) <= _LONGEST_NAME:
             raise InvalidRequest([Violation("governor", f"expected a name of 1 to {_LONGEST_NAME} characters")])
         directives = {entry.device: _directive(index, entry) for index, entry in enumerate(request.devices)}

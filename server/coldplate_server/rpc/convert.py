@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from uuid import uuid4
 
-from google.protobuf.duration_pb2 import Duration
-
+from coldplate.durations import to_duration, to_seconds
 from coldplate.v1 import generation_pb2
 from coldplate_server.request import (
     ChatMessage,
@@ -85,7 +84,7 @@ def generation_request(
         special_tokens=reporting.special_tokens,
         priority=_PRIORITIES[message.scheduling.priority],
         queue_timeout_s=(
-            seconds(message.scheduling.queue_timeout) if message.scheduling.HasField("queue_timeout") else None
+            to_seconds(message.scheduling.queue_timeout) if message.scheduling.HasField("queue_timeout") else None
         ),
         fallback=_FALLBACKS[message.fallback],
         resume_ids=tuple(message.resume.emitted_token_ids),
@@ -106,7 +105,7 @@ def conversation(message: generation_pb2.Conversation) -> Conversation:
 def stream_options(message: generation_pb2.StreamOptions, prefix: str = "options.") -> StreamOptions:
     """Raises InvalidRequest."""
     check_stream_options(message, prefix)
-    return StreamOptions(seconds(message.flush_interval), seconds(message.progress_interval))
+    return StreamOptions(to_seconds(message.flush_interval), to_seconds(message.progress_interval))
 
 
 def finish_reason(reason: FinishReason) -> generation_pb2.FinishReason:
@@ -124,24 +123,14 @@ def usage(value: Usage) -> generation_pb2.Usage:
 
 def timings(value: Timings) -> generation_pb2.Timings:
     return generation_pb2.Timings(
-        queued=duration(value.queued_s),
-        prefill=duration(value.prefill_s),
-        first_token=duration(value.first_token_s),
-        decode=duration(value.decode_s),
-        per_token=duration(value.per_token_s),
-        total=duration(value.total_s),
-        throttled=duration(value.throttled_s),
+        queued=to_duration(value.queued_s),
+        prefill=to_duration(value.prefill_s),
+        first_token=to_duration(value.first_token_s),
+        decode=to_duration(value.decode_s),
+        per_token=to_duration(value.per_token_s),
+        total=to_duration(value.total_s),
+        throttled=to_duration(value.throttled_s),
     )
-
-
-def duration(value_s: float) -> Duration:
-    """Seconds, at least 0, to a duration, rounded to the nanosecond."""
-    whole, nanos = divmod(round(value_s * 1e9), 1_000_000_000)
-    return Duration(seconds=whole, nanos=nanos)
-
-
-def seconds(value: Duration) -> float:
-    return value.seconds + value.nanos / 1e9
 
 
 def _prompt(message: generation_pb2.GenerateRequest) -> Prompt:

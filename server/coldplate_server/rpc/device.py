@@ -18,11 +18,11 @@ class DeviceServicer(device_pb2_grpc.DeviceServiceServicer):
         self._view = view
         self._lifecycle = lifecycle
 
-    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:  # noqa: N802
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.GetStatusResponse:
         self._check_device(request.device)
         return pb.GetStatusResponse(status=self._view.service(request.device))
 
-    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Any) -> None:  # noqa: N802
+    async def WatchStatus(self, request: pb.WatchStatusRequest, context: Any) -> None:
         self._check_device(request.device)
         interval_s = to_seconds(request.min_interval) if request.HasField("min_interval") else _DEFAULT_INTERVAL_S
         if not _LEAST_INTERVAL_S <= interval_s <= _MOST_INTERVAL_S:
@@ -36,7 +36,7 @@ class DeviceServicer(device_pb2_grpc.DeviceServiceServicer):
             except TimeoutError:
                 continue
 
-    async def GetLoad(self, request: pb.GetLoadRequest, context: Any) -> pb.GetLoadResponse:  # noqa: N802
+    async def GetLoad(self, request: pb.GetLoadRequest, context: Any) -> pb.GetLoadResponse:
         return pb.GetLoadResponse(load=self._view.load())
 
     def _check_device(self, name: str) -> None:

@@ -27,9 +27,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
         self._metrics = metrics
         self._slow_reader_timeout_s = slow_reader_timeout_s
 
-    async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:  # noqa: N802
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         async with self._counted(request, context):
-            parsed = convert.generation_request(request)
+            parsed = convert.generation_request(request, request_id=_bound_request_id())
             structlog.contextvars.bind_contextvars(request_id=parsed.request_id)
             response = pb.GenerateResponse(choices=[pb.Choice()])
             text: list[str] = []
@@ -41,13 +41,14 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             return response
         raise AssertionError("unreachable")
 
-    async def StreamGenerate(self, request: pb.StreamGenerateRequest, context: Any) -> None:  # noqa: N802
+    async def StreamGenerate(self, request: pb.StreamGenerateRequest, context: Any) -> None:
         async with self._counted(request.request, context):
-            parsed = convert.generation_request(request.request, prefix="request.")
+            parsed = convert.generation_request(request.request, "request.", request_id=_bound_request_id())
             structlog.contextvars.bind_contextvars(request_id=parsed.request_id)
             options = convert.stream_options(request.options)
             stream = self._generator.stream(
                 parsed,
+                field_prefix="request.",
                 time_left_s=context.time_remaining(),
                 flush_interval_s=options.flush_interval_s,
                 progress_interval_s=options.progress_interval_s,
@@ -106,6 +107,11 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             raise
         finally:
             self._metrics.request_ended(self._generator.known_model(request.model), outcome)
+
+
+def _bound_request_id() -> str | None:
+    """The id the interceptor has bound: the caller's ``x-request-id``, or a new one."""
+    return structlog.contextvars.get_contextvars().get("request_id")
 
 
 def _messages(event: Event) -> list[pb.StreamGenerateResponse]:

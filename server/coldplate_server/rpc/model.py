@@ -15,16 +15,16 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
         self._catalog = catalog
         self._fleet = fleet
 
-    async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:  # noqa: N802
+    async def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=[self._model(name) for name in self._catalog.names])
 
-    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:  # noqa: N802
+    async def GetModel(self, request: pb.GetModelRequest, context: Any) -> pb.GetModelResponse:
         return pb.GetModelResponse(model=self._model(self._catalog.resolve(request.model)))
 
-    async def LoadModel(self, request: pb.LoadModelRequest, context: Any) -> pb.LoadModelResponse:  # noqa: N802
+    async def LoadModel(self, request: pb.LoadModelRequest, context: Any) -> pb.LoadModelResponse:
         raise FeatureUnimplemented("LoadModel is not served by this version: give models with --model at start")
 
-    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> pb.UnloadModelResponse:  # noqa: N802
+    async def UnloadModel(self, request: pb.UnloadModelRequest, context: Any) -> pb.UnloadModelResponse:
         raise FeatureUnimplemented("UnloadModel is not served by this version: restart the server without the model")
 
     def _model(self, name: str) -> pb.Model:

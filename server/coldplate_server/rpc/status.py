@@ -10,9 +10,9 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 
+from coldplate.durations import to_duration
 from coldplate_server import errors
 from coldplate_server.errors import InvalidRequest, RequestError, UnknownModel
-from coldplate_server.rpc.convert import duration
 from coldplate_server.rpc.shorten import ascii_control, clip
 
 DOMAIN = "coldplate"
@@ -96,7 +96,7 @@ def _details(error: RequestError, answer: Answer, message: str) -> bytes:
     status = status_pb2.Status(code=answer.code.value[0], message=message)
     _append(status, error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=_facts(error)))
     if error.retry_after_s is not None and not answer.final:
-        _append(status, error_details_pb2.RetryInfo(retry_delay=duration(max(0.0, error.retry_after_s))))
+        _append(status, error_details_pb2.RetryInfo(retry_delay=to_duration(max(0.0, error.retry_after_s))))
     if isinstance(error, UnknownModel):
         name = clip(error.facts.get("model", ""), _MAX_FACT_BYTES)
         _append(status, error_details_pb2.ResourceInfo(resource_type="model", resource_name=name))

@@ -26,25 +26,25 @@ class TokenServicer(token_pb2_grpc.TokenServiceServicer):
         self._lookup = lookup
         self._executor = executor
 
-    async def Tokenize(self, request: token_pb2.TokenizeRequest, context: Any) -> token_pb2.TokenizeResponse:  # noqa: N802
+    async def Tokenize(self, request: token_pb2.TokenizeRequest, context: Any) -> token_pb2.TokenizeResponse:
         tokenizer = self._lookup(request.model)
         special = request.add_special_tokens if request.HasField("add_special_tokens") else True
         ids = await self._encode(tokenizer, request, special)
         pieces = [tokenizer.piece(index) for index in ids] if request.pieces else []
         return token_pb2.TokenizeResponse(token_ids=ids, pieces=pieces)
 
-    async def Detokenize(self, request: token_pb2.DetokenizeRequest, context: Any) -> token_pb2.DetokenizeResponse:  # noqa: N802
+    async def Detokenize(self, request: token_pb2.DetokenizeRequest, context: Any) -> token_pb2.DetokenizeResponse:
         tokenizer = self._lookup(request.model)
         _check_ids(request.token_ids, tokenizer.vocabulary_size)
         special, ids = request.special_tokens, list(request.token_ids)
         return token_pb2.DetokenizeResponse(text=await self._run(lambda: tokenizer.decode(ids, special_tokens=special)))
 
-    async def CountTokens(self, request: token_pb2.CountTokensRequest, context: Any) -> token_pb2.CountTokensResponse:  # noqa: N802
+    async def CountTokens(self, request: token_pb2.CountTokensRequest, context: Any) -> token_pb2.CountTokensResponse:
         tokenizer = self._lookup(request.model)
         count = len(await self._encode(tokenizer, request, True))
         return token_pb2.CountTokensResponse(tokens=count, context_left=max(0, tokenizer.max_context_tokens - count))
 
-    async def RenderConversation(  # noqa: N802
+    async def RenderConversation(
         self, request: token_pb2.RenderConversationRequest, context: Any
     ) -> token_pb2.RenderConversationResponse:
         tokenizer = self._lookup(request.model)

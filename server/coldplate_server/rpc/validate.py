@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 
+from coldplate.durations import to_seconds
 from coldplate.v1 import generation_pb2
 from coldplate_server.errors import FeatureUnimplemented, InvalidRequest, Violation
 from coldplate_server.rpc.shorten import quoted
@@ -53,8 +54,8 @@ class Checker:
         mixed_signs = value.seconds * value.nanos < 0
         if abs(value.nanos) > 999_999_999 or abs(value.seconds) > _DURATION_MAX_S or mixed_signs:
             self.add(at, f"is not a valid duration (seconds {value.seconds}, nanos {value.nanos})")
-        elif value.seconds + value.nanos / 1e9 < low_s:
-            self.add(at, f"is {value.seconds + value.nanos / 1e9:g} s, expected at least {low_s:g} s")
+        elif to_seconds(value) < low_s:
+            self.add(at, f"is {to_seconds(value):g} s, expected at least {low_s:g} s")
 
     def known(self, at: str, value: int, names: Iterable[int]) -> None:
         """An open enum may carry any number on the wire."""

@@ -4,9 +4,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from coldplate.durations import to_seconds
 from coldplate.limits_proto import limits_from_proto
 from coldplate.v1 import device_pb2
-from coldplate_client.events import seconds
 
 _STYLES = {"SERVING": "green", "THROTTLED": "yellow", "LOADING": "cyan", "DRAINING": "cyan"}
 
@@ -42,7 +42,7 @@ def device_table(devices: list[device_pb2.DeviceStatus]) -> Table:
 def service_line(status: device_pb2.ServiceStatus) -> str:
     governor = device_pb2.GovernorState.Name(status.governor.state).removeprefix("GOVERNOR_STATE_").lower()
     if status.governor.state == device_pb2.GOVERNOR_STATE_GOVERNED:
-        governor += f" by {status.governor.name}, lease {seconds(status.governor.lease_left):.1f} s"
+        governor += f" by {status.governor.name}, lease {to_seconds(status.governor.lease_left):.1f} s"
     drained = ", draining" if status.draining else ""
     return f"queued {status.queued}, running {status.running}{drained}; {governor}"
 

@@ -1,0 +1,198 @@
+"""What the service costs: tokens/s of the whole path against the bare engine loop with detokenising.
+
+Both run the same model, the same batch and the same number of threads on this machine, in turn, round by round, so
+that a
+machine whose speed drifts is fair to both. Prints a table, the server's CPU time per token, and ``ratio N`` last: the
+lower of the medians at 8 and at 32 streams. Exits 1 when the ratio is below the floor or the server above its CPU
+budget.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import psutil
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from coldplate.transport import client_options
+from coldplate.v1 import generation_pb2 as pb
+from coldplate.v1 import generation_pb2_grpc
+from coldplate_engine.importing.demo_model import ensure_demo_model
+
+RATIO_FLOOR = 0.88
+CPU_BUDGET_US = 60.0
+STREAMS = (8, 32)
+PROMPT_TOKENS = 16
+SEED = 20_260
+
+
+@dataclass
+class Run:
+    seconds: float
+    tokens: int
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+class Bare:
+    """The bare engine in its own process."""
+
+    def __init__(self, model: Path) -> None:
+        command = [sys.executable, str(Path(__file__).with_name("bare_engine.py")), "--model", str(model)]
+        self._process = subprocess.Popen(
+            [*command, "--max-num-seqs", str(max(STREAMS))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._read()
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
+        assert self._process.stdin is not None
+        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        return Run(answer["seconds"], int(answer["tokens"]))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(30)
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the bare engine ended with code {self._process.wait()}")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+class Whole:
+    """Server and worker as users run them, called over gRPC from this process."""
+
+    def __init__(self, address: str, pid: int) -> None:
+        self._address = address
+        self._server = psutil.Process(pid)
+
+    def cpu_s(self) -> float:
+        times = self._server.cpu_times()
+        return float(times.user + times.system)
+
+    async def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
+        async with grpc.aio.insecure_channel(self._address, options=client_options()) as channel:
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            await channel.channel_ready()
+            start = time.perf_counter()
+            counts = await asyncio.gather(*(self._one(stub, prompt, max_tokens) for prompt in prompts))
+            return Run(time.perf_counter() - start, sum(counts))
+
+    async def _one(self, stub: generation_pb2_grpc.GenerationServiceStub, prompt: list[int], max_tokens: int) -> int:
+        request = pb.GenerateRequest(
+            token_ids=pb.TokenIds(ids=prompt),
+            sampling=pb.Sampling(temperature=0),
+            stopping=pb.Stopping(max_tokens=max_tokens, ignore_end_of_text=True),
+        )
+        tokens = 0
+        async for event in stub.StreamGenerate(pb.StreamGenerateRequest(request=request)):
+            if event.HasField("delta"):
+                tokens += event.delta.token_count
+        return tokens
+
+
+@contextmanager
+def service(model: Path, port: int) -> Iterator[Whole]:
+    address = f"127.0.0.1:{port}"
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "server.log").open("w+") as log:
+        command = [sys.executable, "-m", "coldplate_server.main", "--model", str(model), "--listen", address]
+        command += ["--metrics-listen", "", "--control-socket", f"{folder}/control.sock"]
+        process = subprocess.Popen(
+            [*command, f"--engine-arg=--max-num-seqs={max(STREAMS)}"], stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            with grpc.insecure_channel(address) as channel:
+                health = health_pb2_grpc.HealthStub(channel)
+                request = health_pb2.HealthCheckRequest(service="coldplate.v1.GenerationService")
+                for answer in health.Watch(request, wait_for_ready=True, timeout=300):
+                    if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                        break
+            yield Whole(address, process.pid)
+        except grpc.RpcError:
+            log.seek(0)
+            print(log.read(), file=sys.stderr)
+            raise
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def measure(model: Path, rounds: int, max_tokens: int, port: int) -> int:
+    rng = random.Random(SEED)
+    ratios: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    cpu_us: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    bare = Bare(model)
+    try:
+        with service(model, port) as whole:
+            for number in range(rounds + 1):
+                for streams in STREAMS:
+                    prompts = [[rng.randrange(1000, 10_000) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
+                    alone = bare.run(prompts, max_tokens)
+                    before = whole.cpu_s()
+                    served = asyncio.run(whole.run(prompts, max_tokens))
+                    cpu = (whole.cpu_s() - before) / served.tokens * 1e6
+                    if served.tokens != alone.tokens or served.tokens != streams * max_tokens:
+                        raise SystemExit(f"token counts differ: bare {alone.tokens}, served {served.tokens}")
+                    label = "warm-up" if number == 0 else f"round {number}"
+                    print(
+                        f"{label}: {streams:2} streams  bare {alone.rate:7.1f} tokens/s  whole path {served.rate:7.1f}"
+                        f"  ratio {served.rate / alone.rate:.3f}  server CPU {cpu:5.1f} us/token",
+                        flush=True,
+                    )
+                    if number:
+                        ratios[streams].append(served.rate / alone.rate)
+                        cpu_us[streams].append(cpu)
+    finally:
+        bare.close()
+    return report(ratios, cpu_us)
+
+
+def report(ratios: dict[int, list[float]], cpu_us: dict[int, list[float]]) -> int:
+    medians = {streams: statistics.median(values) for streams, values in ratios.items()}
+    for streams in STREAMS:
+        print(
+            f"{streams:2} streams: ratio median {medians[streams]:.3f} "
+            f"(min {min(ratios[streams]):.3f}, max {max(ratios[streams]):.3f}), "
+            f"server CPU median {statistics.median(cpu_us[streams]):.1f} us/token"
+        )
+    ratio = min(medians.values())
+    cpu = statistics.median(cpu_us[max(STREAMS)])
+    print(f"floor {RATIO_FLOOR}, CPU budget {CPU_BUDGET_US:g} us/token at {max(STREAMS)} streams: measured {cpu:.1f}")
+    print(f"ratio {ratio:.3f}")
+    return 0 if ratio >= RATIO_FLOOR and cpu <= CPU_BUDGET_US else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="checkpoint folder; default: the demo model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--port", type=int, default=50_951)
+    args = parser.parse_args()
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
+    model = args.model or ensure_demo_model(progress=lambda phase, share: None)
+    return measure(model, args.rounds, args.max_tokens, args.port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
