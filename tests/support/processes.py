@@ -219,7 +219,9 @@ class Stack(Process):
         self.descendants()
         for channel in (self.channel, self._probe, self.control):
             channel.close()
-        return super().stop(timeout_s)
+        code = super().stop(timeout_s)
+        assert "unexpected error" not in self.log(), self.log_tail()
+        return code
 
 
 LARGE_MESSAGES = [("grpc.max_send_message_length", 64 << 20), ("grpc.max_receive_message_length", 64 << 20)]

@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import structlog
 
 from coldplate.v1 import generation_pb2 as pb
@@ -68,6 +69,8 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
             raise SlowReader(
                 f"nothing was read for {self._slow_reader_timeout_s:g} s; the stream was given up"
             ) from None
+        except grpc.aio.BaseError as error:  # how a write that was waiting ends when its caller goes
+            raise asyncio.CancelledError from error
 
     def _gather(self, event: Event, response: pb.GenerateResponse, text: list[str]) -> None:
         choice = response.choices[0]
