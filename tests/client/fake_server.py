@@ -41,7 +41,7 @@ class Seen:
 
     requests: list[generation_pb2.GenerateRequest] = field(default_factory=list)
     time_remaining_s: list[float | None] = field(default_factory=list)
-    cancelled: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
 
 
@@ -112,7 +112,7 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
         if verb == "fail":
             _fail(context, rest)
         if verb == "hang":
-            self._hang(context)
+            self._hang()
         return generation_pb2.GenerateResponse(
             request_id=request.request_id or "made-up",
             model="demo",
@@ -138,7 +138,7 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
         yield Response(progress=generation_pb2.Progress(phase=generation_pb2.PHASE_QUEUED, queue_position=1))
         if verb == "hang":
             yield _delta(0, "x")
-            self._hang(context)
+            self._hang()
         text = rest if verb in {"say", "move"} else "ab"
         for at, character in enumerate(text):
             yield _delta(at, character)
@@ -170,6 +170,9 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
     def _arrive(self, request: generation_pb2.GenerateRequest, context: Any) -> str:
         seen = self._server.seen
         seen.attempts += 1
+        # Not later: a call that is cancelled between two messages never comes back into its handler.
+        if not context.add_callback(seen.ended.set):
+            seen.ended.set()
         seen.requests.append(request)
         remaining = context.time_remaining()
         seen.time_remaining_s.append(remaining if remaining is not None and remaining < 1e6 else None)
@@ -180,10 +183,8 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
             return request.conversation.messages[-1].text
         return request.text
 
-    def _hang(self, context: Any) -> None:
-        if not context.add_callback(self._server.seen.cancelled.set):
-            self._server.seen.cancelled.set()  # already ended
-        self._server.seen.cancelled.wait(30)
+    def _hang(self) -> None:
+        self._server.seen.ended.wait(30)
 
 
 class _Token(token_pb2_grpc.TokenServiceServicer):
@@ -220,11 +221,11 @@ class _Device(device_pb2_grpc.DeviceServiceServicer):
     def WatchStatus(  # noqa: N802
         self, request: device_pb2.WatchStatusRequest, context: Any
     ) -> Iterator[device_pb2.WatchStatusResponse]:
-        context.add_callback(self._server.seen.cancelled.set)
+        context.add_callback(self._server.seen.ended.set)
         yield device_pb2.WatchStatusResponse(status=self._server.status)
         self._server.status.queued += 1
         yield device_pb2.WatchStatusResponse(status=self._server.status)
-        self._server.seen.cancelled.wait(30)
+        self._server.seen.ended.wait(30)
 
     def GetLoad(self, request: device_pb2.GetLoadRequest, context: Any) -> device_pb2.GetLoadResponse:  # noqa: N802
         return device_pb2.GetLoadResponse(load=device_pb2.Load(running=3, queued=2, accepting=True))

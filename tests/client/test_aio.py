@@ -36,8 +36,8 @@ async def test_leaving_the_block_cancels_the_call(aio_client: AsyncClient, serve
         async for event in stream:
             if isinstance(event, Delta):
                 break
-        assert not server.seen.cancelled.is_set()
-    assert await asyncio.to_thread(server.seen.cancelled.wait, 5)
+        assert not server.seen.ended.is_set()
+    assert await asyncio.to_thread(server.seen.ended.wait, 5)
 
 
 async def test_cancelling_the_task_cancels_the_call(aio_client: AsyncClient, server: FakeServer) -> None:
@@ -54,7 +54,7 @@ async def test_cancelling_the_task_cancels_the_call(aio_client: AsyncClient, ser
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert await asyncio.to_thread(server.seen.cancelled.wait, 5)
+    assert await asyncio.to_thread(server.seen.ended.wait, 5)
 
 
 async def test_errors_are_typed_and_keep_what_came(aio_client: AsyncClient) -> None:
@@ -93,4 +93,4 @@ async def test_token_and_status_calls(aio_client: AsyncClient, server: FakeServe
     assert await aio_client.health("coldplate.v1.GenerationService")
     async with aio_client.watch_status() as updates:
         assert (await anext(updates)).running == 3
-    assert await asyncio.to_thread(server.seen.cancelled.wait, 5)
+    assert await asyncio.to_thread(server.seen.ended.wait, 5)

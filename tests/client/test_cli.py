@@ -1,11 +1,14 @@
 """The command line as a user runs it, against a server with canned answers."""
 
+import contextlib
 import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +129,7 @@ def test_an_interrupt_stops_the_answer_and_not_the_chat(server: FakeServer) -> N
         os.write(lead, b"hang\n")
         _read_until(lead, b"\nx")
         os.kill(process.pid, signal.SIGINT)
-        assert server.seen.cancelled.wait(5)
+        assert server.seen.ended.wait(5)
         _read_until(lead, b"[stopped]\n> ")
         os.write(lead, b"say still here\n")
         _read_until(lead, b"\nstill here")
@@ -169,7 +172,7 @@ def test_status_watch_prints_every_change_until_interrupted(server: FakeServer) 
         assert (first["queued"], second["queued"]) == (2, 3)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
-        assert server.seen.cancelled.wait(5)
+        assert server.seen.ended.wait(5)
     finally:
         process.kill()
         process.wait()
@@ -243,3 +246,28 @@ def test_import_without_the_extra_names_it(tmp_path: Path) -> None:
 def test_bad_usage_is_exit_code_2() -> None:
     assert run("generate", "--max-tokens", "many").returncode == 2
     assert run("nonsense").returncode == 2
+
+
+def test_a_listener_that_is_no_grpc_service_is_told_apart() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_answer_http, args=(listener,), daemon=True).start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        result = run("status", "--server", address)
+    assert (result.returncode, result.stderr) == (
+        1,
+        f"coldplate: what listens at {address} is no gRPC service without TLS\n",
+    )
+
+
+def _answer_http(listener: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_an_unknown_host_is_named() -> None:
+    result = run("status", "--server", "nosuch.invalid:1")
+    assert (result.returncode, result.stderr) == (1, "coldplate: the host in nosuch.invalid:1 is not known\n")

@@ -173,8 +173,8 @@ def test_leaving_the_block_cancels_the_call(client: Client, server: FakeServer) 
         for event in stream:
             if isinstance(event, Delta):
                 break
-        assert not server.seen.cancelled.is_set()
-    assert server.seen.cancelled.wait(5)
+        assert not server.seen.ended.is_set()
+    assert server.seen.ended.wait(5)
     assert stream.partial.text == "x"
     assert stream.partial.finish_reason is None
 
@@ -182,7 +182,7 @@ def test_leaving_the_block_cancels_the_call(client: Client, server: FakeServer) 
 def test_an_exception_in_the_block_cancels_the_call(client: Client, server: FakeServer) -> None:
     with pytest.raises(ZeroDivisionError), client.stream("hang") as stream:
         _ = 1 / (next(stream) is None)
-    assert server.seen.cancelled.wait(5)
+    assert server.seen.ended.wait(5)
 
 
 def test_reading_a_cancelled_stream_raises_cancelled(client: Client) -> None:
@@ -284,7 +284,7 @@ def test_watching_the_status_ends_with_its_block(client: Client, server: FakeSer
     with client.watch_status(min_interval_s=0.1) as updates:
         first, second = next(updates), next(updates)
         assert second.queued == first.queued + 1
-    assert server.seen.cancelled.wait(5)
+    assert server.seen.ended.wait(5)
 
 
 def test_nothing_listening_is_unavailable() -> None:
