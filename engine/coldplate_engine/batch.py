@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 class StreamSlice:
     """One stream's part of a step.
 
-    ``token_ids`` go in at positions ``start``, ``start + 1`` …; ``start`` tokens are in the cache already. ``block_table``
+    ``token_ids`` go in at positions ``start``, ``start + 1`` …; ``start`` tokens are in the cache already.
+    ``block_table``
     covers all positions up to the last one. ``wants_logits``: the logits behind the last token are needed.
     """
 

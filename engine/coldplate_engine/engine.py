@@ -86,7 +86,7 @@ class Engine:
         from coldplate_engine.devices.registry import open_device
         from coldplate_engine.threads import default_threads
 
-        threads = self._settings.threads or default_threads()
+        threads = self._settings.threads or max(1, default_threads() // self._settings.cpu_workers)
         torch.set_num_threads(threads)
         return open_device(self._settings.device, threads, self._settings.test_faults)
 

@@ -9,6 +9,7 @@ from coldplate.logs import configure_logs
 from coldplate.settings import EXIT_BAD_SETTINGS, load_settings
 from coldplate_engine.runner import ModelError
 from coldplate_engine.settings import EngineSettings
+from coldplate_engine.threads import let_waiting_threads_sleep
 
 PROGRAM = "coldplate-engine"
 
@@ -18,6 +19,7 @@ def main() -> None:
 
     Exit codes: 0 asked to, 2 unusable model or setting, 3 the device must be replaced, 4 no server.
     """
+    let_waiting_threads_sleep()
     settings = load_settings(EngineSettings, PROGRAM)
     configure_logs(PROGRAM, settings.log_level, settings.log_format)
     try:

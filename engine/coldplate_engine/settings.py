@@ -27,7 +27,10 @@ class EngineSettings(ProcessSettings):
     kv_cache_tokens: int | None = Field(None, ge=1, description="Size of the KV cache, in tokens.")
     kv_cache_gib: float | None = Field(None, gt=0, allow_inf_nan=False, description="Size of the KV cache, in GiB.")
     threads: int | None = Field(
-        None, ge=1, le=1024, description="Compute threads; default: the processors this may use."
+        None, ge=1, le=1024, description="Compute threads; default: the processors this may use, by --cpu-workers."
+    )
+    cpu_workers: int = Field(
+        1, ge=1, le=1024, description="Workers on this machine's processors: the default of --threads is a fair part."
     )
     orphan_timeout_s: float = Field(
         10.0, gt=0, allow_inf_nan=False, description="Exit after this long without a server."

@@ -13,7 +13,7 @@ from coldplate.settings import ProcessSettings
 
 DEFAULT_WORKER_COMMAND = (
     f"{shlex.quote(sys.executable)} -m coldplate_engine.main"
-    " --model {model} --served-model-name {name} --device {device} --listen {listen}"
+    " --model {model} --served-model-name {name} --device {device} --listen {listen} --cpu-workers {workers}"
 )
 _DEVICE_PREFIXES = ("fault:", "sim:", "attach=")
 
@@ -65,7 +65,8 @@ class ServerSettings(ProcessSettings):
     )
     worker_command: str = Field(
         DEFAULT_WORKER_COMMAND,
-        description="How a worker is started; {model}, {name}, {device} and {listen} are filled in.",
+        description="How a worker is started; {model}, {name}, {device}, {listen} and {workers} (how many are started) "
+        "are filled in.",
     )
     engine_arg: list[str] = Field(
         default_factory=list, description="Flag added to the worker command, as --engine-arg=--FLAG=VALUE. Repeatable."
@@ -92,10 +93,10 @@ class ServerSettings(ProcessSettings):
     @classmethod
     def _command_takes_its_blanks(cls, value: str) -> str:
         try:
-            worker_command(value, ServedModel("m", Path("d")), "cpu", "unix:s")
+            worker_command(value, ServedModel("m", Path("d")), "cpu", "unix:s", 1)
         except (KeyError, IndexError, ValueError) as error:
             raise ValueError(
-                f"unusable: {error}; only {{model}}, {{name}}, {{device}} and {{listen}} are known"
+                f"unusable: {error}; {{model}}, {{name}}, {{device}}, {{listen}} and {{workers}} are known"
             ) from None
         return value
 
@@ -146,7 +147,7 @@ def check_host_port(value: str) -> str:
     return value
 
 
-def worker_command(template: str, model: ServedModel, device: str, listen: str) -> list[str]:
+def worker_command(template: str, model: ServedModel, device: str, listen: str, workers: int) -> list[str]:
     """The argument list that starts a worker."""
-    blanks = {"model": str(model.folder), "name": model.name, "device": device, "listen": listen}
+    blanks = {"model": str(model.folder), "name": model.name, "device": device, "listen": listen, "workers": workers}
     return [part.format(**blanks) for part in shlex.split(template)]

@@ -1,8 +1,9 @@
 """All workers: their processes and links, and which of them takes a stream."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from coldplate.clock import Clock
@@ -52,7 +53,7 @@ class Fleet:
 
     def __init__(
         self,
-        specs: Iterable[WorkerSpec],
+        specs: Sequence[WorkerSpec],
         command_template: str,
         engine_args: list[str],
         socket_dir: Path,
@@ -63,13 +64,14 @@ class Fleet:
         self._limits = limits
         self._tasks: list[asyncio.Task[None]] = []
         self.workers: list[Worker] = []
+        spawned = sum(spec.device is not None for spec in specs)
         for spec in specs:
             address = spec.address or f"unix:{socket_dir / spec.name}.sock"
             link = WorkerLink(spec, address, clock, events)
             process = None
             if spec.device is not None:
-                command = [*worker_command(command_template, spec.model, spec.device, address), *engine_args]
-                process = WorkerProcess(spec.name, command, clock, lambda link=link: events.worker_changed(link))  # type: ignore[misc]
+                command = worker_command(command_template, spec.model, spec.device, address, spawned) + engine_args
+                process = WorkerProcess(spec.name, command, clock, partial(events.worker_changed, link))
             self.workers.append(Worker(spec, link, process))
 
     def start(self) -> None:
