@@ -81,7 +81,7 @@ class App:
         self.catalog = Catalog(models)
         self.metrics = Metrics()
         self.limits = LimitBook(clock, safe, frozenset(filter(self._governor_required, devices)))
-        self.dispatcher = Dispatcher(Journal(), RequestQueue(settings.max_queued_requests), self.metrics, clock)
+        self.dispatcher = Dispatcher(Journal(), RequestQueue(settings.max_queued_requests), clock)
         self._socket_dir = tempfile.TemporaryDirectory(prefix="coldplate-workers-")
         self.fleet = Fleet(
             specs, settings.worker_command, settings.engine_arg, Path(self._socket_dir.name), self.limits, clock, self
@@ -89,6 +89,7 @@ class App:
         self.dispatcher.fleet = self.fleet
         self.view = StatusView(self.fleet, self.limits, self.dispatcher, clock)
         self._stop = asyncio.Event()
+        self._nudge = asyncio.Event()  # a worker came or went: health must not wait for the next tick
         self._refused: str | None = None
         self._upkeep: asyncio.Task[None] | None = None
 
@@ -97,10 +98,12 @@ class App:
             if device not in self.limits.devices:
                 self.limits.add_device(device, self._safe_limits(device), self._governor_required(device))
         self._check_hope(link.spec)
-        self.dispatcher.worker_changed(link)
+        self.dispatcher.tick()
+        self._nudge.set()
 
-    def tokens_made(self, model: str, count: int) -> None:
-        self.metrics.tokens_made(model, count)
+    def step_taken(self, link: WorkerLink, tokens: int) -> None:
+        self.metrics.tokens_made(link.spec.model.name, tokens)
+        self.dispatcher.pump()
 
     def stop(self) -> None:
         """Begin to stop: readiness off, no new calls, running streams get the grace."""
@@ -156,7 +159,10 @@ class App:
             if self.lifecycle.ready.is_set() and not said:
                 said = True
                 log.info("ready", models=self.catalog.names, workers=len(self.fleet.workers))
-            await asyncio.sleep(_TICK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_TICK_S):
+                    await self._nudge.wait()
+            self._nudge.clear()
 
     async def _stop_in_order(self, public: grpc.aio.Server, control: grpc.aio.Server) -> None:
         grace_s = 0.0 if self._refused else self._settings.drain_grace_s

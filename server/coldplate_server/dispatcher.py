@@ -7,10 +7,8 @@ import structlog
 from coldplate.clock import Clock
 from coldplate_server.errors import DeadlineExceeded, Draining, QueueTimeout, RequestError
 from coldplate_server.journal import Journal, StreamRecord
-from coldplate_server.metrics import Metrics
 from coldplate_server.request_queue import RequestQueue
 from coldplate_server.workers.fleet import Fleet, Worker
-from coldplate_server.workers.link import WorkerLink
 
 log = structlog.get_logger()
 
@@ -23,11 +21,10 @@ class Dispatcher:
 
     fleet: Fleet
 
-    def __init__(self, journal: Journal, queue: RequestQueue, metrics: Metrics, clock: Clock) -> None:
+    def __init__(self, journal: Journal, queue: RequestQueue, clock: Clock) -> None:
         self.journal = journal
         self.queue = queue
         self.draining = False
-        self._metrics = metrics
         self._clock = clock
         self._leave_by: dict[int, float] = {}
         self._idle = asyncio.Event()
@@ -100,15 +97,6 @@ class Dispatcher:
                     self.abort(record, refusal)
         self.fleet.push_limits()
         self.pump()
-
-    def worker_changed(self, link: WorkerLink) -> None:
-        if link.ready:
-            self.pump()
-        else:
-            self.tick()
-
-    def tokens_made(self, model: str, count: int) -> None:
-        self._metrics.tokens_made(model, count)
 
     def _forget(self, record: StreamRecord) -> None:
         self.journal.close(record)

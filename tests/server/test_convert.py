@@ -1,6 +1,5 @@
 """Messages to domain values and back."""
 
-
 from coldplate.durations import to_duration, to_seconds
 from coldplate.v1 import generation_pb2 as pb
 from coldplate_server.request import (

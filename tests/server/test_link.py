@@ -27,8 +27,9 @@ class Events:
     def worker_changed(self, link: WorkerLink) -> None:
         self._news.set()
 
-    def tokens_made(self, model: str, count: int) -> None:
-        self.tokens += count
+    def step_taken(self, link: WorkerLink, tokens: int) -> None:
+        self.tokens += tokens
+        self._news.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(5):

@@ -1,9 +1,10 @@
 """The control stream to one worker: submits, cancels and limits out, steps in."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import grpc
 import grpc.aio
@@ -44,10 +45,12 @@ class LinkEvents(Protocol):
     """Whom a link tells."""
 
     def worker_changed(self, link: "WorkerLink") -> None:
-        """It came, went, or has other credit than before."""
+        """It came or went."""
         ...
 
-    def tokens_made(self, model: str, count: int) -> None: ...
+    def step_taken(self, link: "WorkerLink", tokens: int) -> None:
+        """It made ``tokens`` new tokens, and may have other credit than before."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ class WorkerLink:
 
     async def _one_connection(self, stub: engine_pb2_grpc.EngineServiceStub) -> None:
         outbox: asyncio.Queue[engine_pb2.RunRequest] = asyncio.Queue()
-        call = stub.Run(_drain(outbox), wait_for_ready=True)
+        call = stub.Run(wait_for_ready=True)
+        writer = asyncio.create_task(_write_out(outbox, call))
         try:
             async for response in call:
                 event = response.WhichOneof("event")
@@ -159,6 +163,7 @@ class WorkerLink:
         except grpc.aio.AioRpcError as error:
             log.warning("worker connection lost", worker=self.spec.name, code=error.code().name, detail=error.details())
         finally:
+            writer.cancel()
             call.cancel()
             self._lost()
 
@@ -198,10 +203,9 @@ class WorkerLink:
                 self._end(record, finished)
                 touched[record.number] = record
         self.credit.update(step.credit.submits_seen, step.credit.free_slots, step.credit.free_kv_tokens)
-        self._events.tokens_made(self.spec.model.name, len(step.streams))
         for record in touched.values():
             record.notify()
-        self._events.worker_changed(self)
+        self._events.step_taken(self, len(step.streams))
 
     def _end(self, record: StreamRecord, finished: engine_pb2.Finished) -> None:
         self._settle(record)
@@ -248,9 +252,11 @@ class WorkerLink:
             self._outbox.put_nowait(engine_pb2.RunRequest(**command))  # type: ignore[arg-type]
 
 
-async def _drain(outbox: asyncio.Queue[engine_pb2.RunRequest]) -> AsyncIterator[engine_pb2.RunRequest]:
-    while True:
-        yield await outbox.get()
+async def _write_out(outbox: asyncio.Queue[engine_pb2.RunRequest], call: Any) -> None:
+    """Send commands until the call ends; who reads from it learns why."""
+    with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        while True:
+            await call.write(await outbox.get())
 
 
 def _lost_error(record: StreamRecord) -> RequestError:

@@ -1,6 +1,5 @@
 """What a stack is to consist of, and the commands that start its parts."""
 
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,15 +58,12 @@ class StackPlan:
 
     def server_command(self) -> list[str]:
         model = f"{self.model_name}={self.model_folder}" if self.model_name else str(self.model_folder)
-        # Workers of one machine share its cores instead of fighting for them.
-        threads = max(1, len(os.sched_getaffinity(0)) // len(self.worker_specs))
         return [
             *_program("coldplate_server.main"),
             *("--model", model, "--listen", self.listen, "--metrics-listen", self.metrics_listen),
             *("--control-socket", str(self.control_socket), "--drain-grace-s", str(self.drain_grace_s)),
             *("--governor", "auto" if self.governor else "optional"),
             *(f"--worker={spec}" for spec in self.worker_specs),
-            f"--engine-arg=--threads={threads}",
         ]
 
     def governor_command(self) -> list[str]:
