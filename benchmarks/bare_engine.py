@@ -11,10 +11,12 @@ import threading
 import time
 from pathlib import Path
 
+from coldplate.logs import configure_logs
 from coldplate_engine.engine import Engine
 from coldplate_engine.loop import CommandQueue
 from coldplate_engine.messages import Connect, Shutdown, StepOutput, Submission
 from coldplate_engine.settings import EngineSettings
+from coldplate_engine.threads import let_waiting_threads_sleep
 from coldplate_server.text.tokenizer import Tokenizer
 
 
@@ -76,7 +78,9 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--max-num-seqs", type=int, required=True)
     args = parser.parse_args()
+    let_waiting_threads_sleep()
     settings = {"model": args.model, "max_num_seqs": args.max_num_seqs, "listen": "unix:unused"}
+    configure_logs("bare-engine", "warning")
     engine = BareEngine(EngineSettings.model_validate(settings))
     print(json.dumps({"ready": True}), flush=True)
     try:

@@ -14,7 +14,10 @@ def main(argv: list[str] | None = None) -> None:
         return
     if args and args[0] == "run":
         args = args[1:]
+    from coldplate.parent import end_with_supervisor
     from coldplate_governor.governor import main as govern
+
+    end_with_supervisor()
 
     govern(args)
 

@@ -7,7 +7,6 @@ a driver, and be killed for it, without anyone else noticing; for that reason it
 """
 
 import argparse
-import ctypes
 import json
 import os
 import select
@@ -17,11 +16,11 @@ import time
 from typing import NoReturn
 
 from coldplate.device_id import DeviceId
+from coldplate.parent import end_with_parent
 from coldplate_governor.sensors.base import Sensor, SensorError
 from coldplate_governor.sensors.registry import SENSORS, make_sensor
 
 PROGRAM = "coldplate-governor sense"
-_PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
@@ -49,7 +48,7 @@ def main(argv: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     signal.signal(signal.SIGINT, lambda *_: os._exit(0))
     if flags.follow_parent is not None:
-        _die_with(flags.follow_parent)
+        end_with_parent(flags.follow_parent, signal.SIGKILL)
     try:
         _run(sensors, flags.interval_s, watch_stdin=flags.follow_parent is not None)
     except BrokenPipeError:
@@ -80,14 +79,6 @@ def _sample(sensor: Sensor) -> dict[str, object]:
     except Exception as error:  # a driver's surprise in one sensor must not silence the others
         problem = f"{sensor.name}: {type(error).__name__}: {error}"
     return {"sensor": sensor.name, "at_s": round(time.monotonic(), 3), "readings": readings, "problem": problem}
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends, even while it hangs in a driver."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)  # it ended before we asked
 
 
 def _fail(message: str) -> NoReturn:

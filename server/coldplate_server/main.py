@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from coldplate.clock import MonotonicClock
 from coldplate.logs import configure_logs
+from coldplate.parent import end_with_supervisor
 from coldplate.settings import fail, load_settings
 from coldplate_server.app import App, StartRefused
 from coldplate_server.settings import ServerSettings
@@ -16,6 +17,7 @@ PROGRAM = "coldplate-server"
 
 def main() -> None:
     """Serve until SIGTERM or SIGINT. Exit code 0 after a clean stop, 2 when it cannot start as configured."""
+    end_with_supervisor()
     settings = load_settings(ServerSettings, PROGRAM)
     configure_logs("server", settings.log_level, settings.log_format)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:

@@ -128,6 +128,31 @@ def test_up_runs_until_it_is_told_to_end(model: Path, run_dir: Path) -> None:
     assert [path for path in run_dir.rglob("*") if path.is_socket()] == []
 
 
+def test_killing_up_itself_ends_what_it_started(model: Path, run_dir: Path) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    flags = [f"--model=demo={model}", f"--listen={address}", f"--metrics-listen=127.0.0.1:{free_port()}"]
+    with subprocess.Popen(
+        [BIN / "coldplate", "up", *flags],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=clean_environment(XDG_RUNTIME_DIR=str(run_dir)),
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert any(line.startswith(f"serving at {address}") for line in iter(process.stdout.readline, ""))
+            started = psutil.Process(process.pid).children(recursive=True)
+            assert len(started) >= 3
+        finally:
+            process.kill()
+    _, left = psutil.wait_procs(started, timeout=20)
+    try:
+        assert [process.cmdline() for process in left] == []
+    finally:
+        for orphan in left:
+            orphan.kill()
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [

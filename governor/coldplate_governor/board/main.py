@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from coldplate.clock import MonotonicClock
 from coldplate.logs import configure_logs
+from coldplate.parent import end_with_supervisor
 from coldplate.settings import ProcessSettings, fail, load_settings
 from coldplate_governor.board.board import Board
 from coldplate_governor.board.client import unix_path
@@ -38,6 +39,7 @@ class BoardSettings(ProcessSettings):
 
 
 def main(argv: list[str] | None = None) -> None:
+    end_with_supervisor()
     settings = load_settings(BoardSettings, PROGRAM, argv)
     configure_logs("board", settings.log_level, settings.log_format)
     board = Board(settings.count, settings.ambient_celsius, settings.start_temperature_celsius)

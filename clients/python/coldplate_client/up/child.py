@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from coldplate.parent import PARENT_VARIABLE
+
 EXIT_UNUSABLE = 2
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.5, 30.0
 _HEALTHY_AFTER_S = 60.0
@@ -36,6 +38,8 @@ class Child:
         self._command, self._environment, self._restart, self._on_end = command, environment, restart, on_end
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
+        self._launched = threading.Event()
+        self._failure: OSError | None = None
         self._thread = threading.Thread(target=self._watch, name=f"watch-{name}", daemon=True)
 
     @property
@@ -48,8 +52,10 @@ class Child:
 
     def start(self) -> None:
         """Raises OSError when it cannot be started at all."""
-        self._launch()
         self._thread.start()
+        self._launched.wait()
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, grace_s: float) -> None:
         """SIGTERM, then after ``grace_s`` SIGKILL to all of its group."""
@@ -79,11 +85,19 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=dict(self._environment),
+                env={**self._environment, PARENT_VARIABLE: str(os.getpid())},
                 start_new_session=True,
             )
 
     def _watch(self) -> None:
+        """Starts it in this thread, which stays: the child ends with the thread that started it."""
+        try:
+            self._launch()
+        except OSError as error:
+            self._failure = error
+            return
+        finally:
+            self._launched.set()
         backoff_s = _FIRST_BACKOFF_S
         while True:
             assert self._process is not None
