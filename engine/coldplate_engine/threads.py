@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, MutableMapping
 
-from coldplate_engine.cgroup import Cgroup
+from coldplate.cgroup import Cgroup
 
 
 def compute_threads(cgroup: Cgroup, environment: Mapping[str, str], allowed_cpus: int) -> int:

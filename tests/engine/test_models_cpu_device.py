@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from coldplate.cgroup import Cgroup
 from coldplate_engine.batch import StepBatch, StreamSlice
-from coldplate_engine.cgroup import Cgroup
 from coldplate_engine.devices.cpu import CpuDevice
 from coldplate_engine.step_timer import StepTimer
 from support import checkpoints

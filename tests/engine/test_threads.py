@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coldplate_engine.cgroup import Cgroup
+from coldplate.cgroup import Cgroup
 from coldplate_engine.threads import compute_threads, default_threads, let_waiting_threads_sleep
 
 GIB = 1 << 30

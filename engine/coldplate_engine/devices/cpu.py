@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from coldplate_engine.cgroup import Cgroup
+from coldplate.cgroup import Cgroup
 from coldplate_engine.devices.errors import classify_error
 from coldplate_engine.models.decoder_runner import DecoderRunner, load_decoder
 from coldplate_engine.models.layers import cpu_linear

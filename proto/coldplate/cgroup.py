@@ -53,6 +53,8 @@ class Cgroup:
 
 def _ancestors(root: Path, path: str) -> Iterator[Path]:
     parts = PurePosixPath(path).parts[1:]
+    if ".." in parts:  # outside of what is mounted here
+        parts = ()
     for count in range(len(parts), -1, -1):
         yield root.joinpath(*parts[:count])
 
@@ -68,17 +70,23 @@ def _quota(folder: Path) -> float | None:
 
 
 def _memory(folder: Path) -> tuple[int, int] | None:
-    for limit_file, usage_file, cache_key in (
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    for limit_file, usage_file, reclaimable in (
+        ("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable")),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file")),
     ):
-        limit = _number(folder / limit_file)
-        if limit is None or limit >= _NO_LIMIT_V1:
+        limit, usage = _number(folder / limit_file), _number(folder / usage_file)
+        if limit is None or usage is None or not 0 < limit < _NO_LIMIT_V1:
             continue
-        statistics = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
-        used = (_number(folder / usage_file) or 0) - int(statistics.get(cache_key, "0"))
-        return max(0, limit - max(0, used)), limit
+        used = usage - sum(_statistics(folder / "memory.stat", reclaimable))
+        return limit - min(limit, max(0, used)), limit
     return None
+
+
+def _statistics(path: Path, keys: tuple[str, ...]) -> Iterator[int]:
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(" ")
+        if key in keys and value.strip().isdigit():
+            yield int(value)
 
 
 def _number(path: Path) -> int | None:
@@ -89,5 +97,5 @@ def _number(path: Path) -> int | None:
 def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return ""
