@@ -59,7 +59,7 @@ class GenerationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def StreamGenerate(self, request, context):
-        """Answers as tokens are made: started, progress and delta events, then one choice_finished per choice, then completed.
+        """Answers as tokens are made: progress while queued, started, deltas, then one choice_finished per choice, then completed.
         A stream that ends without completed ends with a status other than OK and is not a whole answer.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

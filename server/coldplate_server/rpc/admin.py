@@ -21,6 +21,7 @@ from coldplate_server.workers.fleet import Fleet, Worker
 log = structlog.get_logger()
 
 _LONGEST_DRAIN_WAIT_S = 3600.0
+_UNSERVED_LIMITS = ("max_reasoning_tokens", "max_encoder_tokens")
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -48,6 +49,9 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             raise InvalidRequest(
                 [Violation("device", f"there is no device {request.device[:40]!r}; there are {known}")]
             )
+        for name in _UNSERVED_LIMITS:
+            if request.limits.HasField(name):
+                raise FeatureUnimplemented(f"limits.{name}: this version serves nothing that it would limit")
         try:
             limits = limits_from_proto(request.limits)
         except ValueError as error:
