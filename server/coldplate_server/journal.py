@@ -113,7 +113,9 @@ class Journal:
         self._by_id[record.request_id] = record
 
     def close(self, record: StreamRecord) -> None:
-        self._by_id.pop(record.request_id, None)
+        """Let a stream go; its id may belong to another by now."""
+        if self._by_id.get(record.request_id) is record:
+            del self._by_id[record.request_id]
 
     def get(self, request_id: str) -> StreamRecord | None:
         return self._by_id.get(request_id)

@@ -91,7 +91,19 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 self._completed(response.model, event)
 
     def _completed(self, model: str, event: Completed) -> None:
-        self._metrics.request_completed(self._generator.known_model(model), event.usage, event.timings)
+        usage, timings = event.usage, event.timings
+        self._metrics.request_completed(self._generator.known_model(model), usage, timings)
+        log.info(
+            "request completed",
+            device=event.device,
+            finish=event.end.reason.value,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            queued_s=round(timings.queued_s, 4),
+            first_token_s=round(timings.first_token_s, 4),
+            per_token_s=round(timings.per_token_s, 4),
+            total_s=round(timings.total_s, 4),
+        )
 
     @contextlib.asynccontextmanager
     async def _counted(self, request: pb.GenerateRequest, context: Any) -> AsyncIterator[None]:

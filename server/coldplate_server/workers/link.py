@@ -132,9 +132,6 @@ class WorkerLink:
             self._limits = limits
             self._send_limits()
 
-    def shut_down(self, *, now: bool) -> None:
-        self._send(shutdown=engine_pb2.Shutdown(now=now))
-
     async def run(self) -> None:
         """Stay connected until cancelled, over as many connections as it takes."""
         try:
