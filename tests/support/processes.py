@@ -69,6 +69,7 @@ class Process:
                 start_new_session=True,
             )
         self.pid = self._popen.pid
+        self.started_at = time.time()
         self._descendants: dict[int, psutil.Process] = {}
         LIVE.append(self)
 
