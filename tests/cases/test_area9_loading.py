@@ -107,13 +107,16 @@ def test_l4_code_in_a_checkpoint_is_never_run_or_asked_about(tmp_path: Path, std
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("damage", ["html", "short", "unknown architecture"])
+@pytest.mark.parametrize("damage", ["html", "short", "cut", "unknown architecture"])
 def test_l5_a_bad_gguf_is_named_with_the_reason(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "model.gguf"
     if damage == "html":
         file.write_text("<html><body>404</body></html>" * 10)
     elif damage == "short":
         file.write_bytes(b"GGUF" + (3).to_bytes(4, "little") + bytes(16))
+    elif damage == "cut":
+        _tiny_gguf(file, "llama")
+        os.truncate(file, file.stat().st_size // 2)
     else:
         _tiny_gguf(file, "mysterious")
     done = run("coldplate", "models", "import", str(file), timeout_s=60)

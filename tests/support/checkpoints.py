@@ -7,8 +7,10 @@ prompt only, so one checkpoint holds several scripts, each starting behind a pro
 Nothing here imports torch: files are written with numpy.
 """
 
+import atexit
 import hashlib
 import json
+import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -295,6 +297,7 @@ def _folder() -> Path:
     global _root
     if _root is None:
         _root = Path(tempfile.mkdtemp(prefix="coldplate-checkpoints-"))
+        atexit.register(shutil.rmtree, _root, ignore_errors=True)
     return _root
 
 

@@ -1,7 +1,9 @@
 """Real processes on loopback: started, awaited by what they answer, and ended by id, with nothing left behind."""
 
+import atexit
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -9,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -25,6 +27,18 @@ SLOW_DEVICE = "fault:delay=20ms@1-,cpu"  # steps of at least 20 ms; needs the en
 GENERATION = "coldplate.v1.GenerationService"
 T = TypeVar("T")
 LIVE: list["Process"] = []  # for the logs of a failed test
+
+
+@cache
+def _root() -> Path:
+    root = Path(tempfile.mkdtemp(prefix="coldplate-"))
+    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    return root
+
+
+def new_folder() -> Path:
+    """A folder with a short path, for a socket's has 108 bytes; removed when the tests are over."""
+    return Path(tempfile.mkdtemp(dir=_root()))
 
 
 def free_port() -> int:
@@ -160,7 +174,7 @@ class Stack(Process):
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
     ) -> None:
-        folder = folder or Path(tempfile.mkdtemp(prefix="coldplate-stack-"))  # short: a socket path has 108 bytes
+        folder = folder or new_folder()
         self.folder = folder
         self.models = {name: model.path if isinstance(model, Checkpoint) else model for name, model in models.items()}
         self.address = f"127.0.0.1:{port or free_port()}"
@@ -236,7 +250,7 @@ def governor(stack: Stack, *args: str) -> Process:
 @contextlib.contextmanager
 def board(*args: str) -> Iterator[tuple[Process, str]]:
     """A simulated board and its address, awaited until it accepts connections."""
-    folder = Path(tempfile.mkdtemp(prefix="coldplate-board-"))
+    folder = new_folder()
     path = folder / "board.sock"
     with Process("coldplate-board", [f"--listen=unix:{path}", *args], folder) as process:
         until("the board listens", lambda: _accepts(path), 20)
