@@ -37,6 +37,7 @@ CPU_BUDGET_US = 60.0
 STREAMS = (8, 32)
 PROMPT_TOKENS = 16
 SEED = 20_260
+MAX_PROMPT_ID = 200
 
 
 @dataclass
@@ -146,7 +147,7 @@ def measure(model: Path, rounds: int, max_tokens: int, port: int) -> int:
         with service(model, port) as whole:
             for number in range(rounds + 1):
                 for streams in STREAMS:
-                    prompts = [[rng.randrange(1000, 10_000) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
+                    prompts = [[rng.randrange(MAX_PROMPT_ID) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
                     alone = bare.run(prompts, max_tokens)
                     before = whole.cpu_s()
                     served = asyncio.run(whole.run(prompts, max_tokens))

@@ -10,12 +10,13 @@ import structlog
 
 from coldplate.v1 import generation_pb2 as pb
 from coldplate.v1 import generation_pb2_grpc
-from coldplate_server.errors import RequestError, SlowReader
+from coldplate_server.errors import RequestError
 from coldplate_server.events import Completed, Delta, Event, Progress, Started
 from coldplate_server.generation import Generator
 from coldplate_server.metrics import Metrics
 from coldplate_server.rpc import convert
 from coldplate_server.rpc.status import outcome_of
+from coldplate_server.rpc.write_watch import WriteWatch
 
 log = structlog.get_logger()
 
@@ -54,23 +55,16 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
                 flush_interval_s=options.flush_interval_s,
                 progress_interval_s=options.progress_interval_s,
             )
-            async with contextlib.aclosing(stream) as events:
-                async for event in events:
-                    for message in _messages(event):
-                        await self._write(context, message)
-                    if isinstance(event, Completed):
-                        self._completed(parsed.model, event)
-
-    async def _write(self, context: Any, message: pb.StreamGenerateResponse) -> None:
-        try:
-            async with asyncio.timeout(self._slow_reader_timeout_s):
-                await context.write(message)
-        except TimeoutError:
-            raise SlowReader(
-                f"nothing was read for {self._slow_reader_timeout_s:g} s; the stream was given up"
-            ) from None
-        except grpc.aio.BaseError as error:  # how a write that was waiting ends when its caller goes
-            raise asyncio.CancelledError from error
+            watch = WriteWatch(self._slow_reader_timeout_s)
+            with watch.watching():
+                async with contextlib.aclosing(stream) as events:
+                    async for event in events:
+                        for message in _messages(event):
+                            watch.begin()
+                            await _write(context, message)
+                            watch.end()
+                        if isinstance(event, Completed):
+                            self._completed(parsed.model, event)
 
     def _gather(self, event: Event, response: pb.GenerateResponse, text: list[str]) -> None:
         choice = response.choices[0]
@@ -127,6 +121,13 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 def _bound_request_id() -> str | None:
     """The id the interceptor has bound: the caller's ``x-request-id``, or a new one."""
     return structlog.contextvars.get_contextvars().get("request_id")
+
+
+async def _write(context: Any, message: pb.StreamGenerateResponse) -> None:
+    try:
+        await context.write(message)
+    except grpc.aio.BaseError as error:  # how a write that was waiting ends when its caller goes
+        raise asyncio.CancelledError from error
 
 
 def _messages(event: Event) -> list[pb.StreamGenerateResponse]:
