@@ -1,10 +1,9 @@
 """What the service costs: tokens/s of the whole path against the bare engine loop with detokenising.
 
 Both run the same model, the same batch and the same number of threads on this machine, in turn, round by round, so
-that a
-machine whose speed drifts is fair to both. Prints a table, the server's CPU time per token, and ``ratio N`` last: the
-lower of the medians at 8 and at 32 streams. Exits 1 when the ratio is below the floor or the server above its CPU
-budget.
+that a machine whose speed drifts is fair to both. Prints a table, the server's CPU time per token, beside it what gRPC
+alone takes on this machine (a server that only writes as many messages at the same pace), and ``ratio N`` last: the
+lower of the medians at 8 and at 32 streams. Exits 1 when the ratio is below its floor or the server above its budget.
 """
 
 import argparse
@@ -36,6 +35,7 @@ RATIO_FLOOR = 0.88
 CPU_BUDGET_US = 60.0
 STREAMS = (8, 32)
 PROMPT_TOKENS = 16
+FLOOR_MESSAGES = 24
 SEED = 20_260
 MAX_PROMPT_ID = 200
 
@@ -112,6 +112,32 @@ class Whole:
         return tokens
 
 
+async def grpc_alone_us(streams: int, step_s: float, port: int) -> float:
+    """CPU time per message, in microseconds, of a server that does nothing but write at this pace."""
+    address = f"127.0.0.1:{port}"
+    command = [str(Path(__file__).with_name("grpc_floor.py")), "--listen", address]
+    command += ["--messages", str(FLOOR_MESSAGES), "--step-s", str(step_s)]
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        await process.stdout.readline()
+        server = psutil.Process(process.pid)
+        async with grpc.aio.insecure_channel(address, options=client_options()) as channel:
+            stub = generation_pb2_grpc.GenerationServiceStub(channel)
+            await channel.channel_ready()
+            before = sum(server.cpu_times()[:2])
+            await asyncio.gather(*(_read_all(stub) for _ in range(streams)))
+            return float(sum(server.cpu_times()[:2]) - before) / (streams * FLOOR_MESSAGES) * 1e6
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def _read_all(stub: generation_pb2_grpc.GenerationServiceStub) -> None:
+    async for _ in stub.StreamGenerate(pb.StreamGenerateRequest()):
+        pass
+
+
 @contextmanager
 def service(model: Path, port: int) -> Iterator[Whole]:
     address = f"127.0.0.1:{port}"
@@ -142,6 +168,7 @@ def measure(model: Path, rounds: int, max_tokens: int, port: int) -> int:
     rng = random.Random(SEED)
     ratios: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     cpu_us: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    alone_cpu_us: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     bare = Bare(model)
     try:
         with service(model, port) as whole:
@@ -154,27 +181,31 @@ def measure(model: Path, rounds: int, max_tokens: int, port: int) -> int:
                     cpu = (whole.cpu_s() - before) / served.tokens * 1e6
                     if served.tokens != alone.tokens or served.tokens != streams * max_tokens:
                         raise SystemExit(f"token counts differ: bare {alone.tokens}, served {served.tokens}")
+                    alone_us = asyncio.run(grpc_alone_us(streams, served.seconds / max_tokens, port + 1))
                     label = "warm-up" if number == 0 else f"round {number}"
                     print(
                         f"{label}: {streams:2} streams  bare {alone.rate:7.1f} tokens/s  whole path {served.rate:7.1f}"
-                        f"  ratio {served.rate / alone.rate:.3f}  server CPU {cpu:5.1f} us/token",
+                        f"  ratio {served.rate / alone.rate:.3f}"
+                        f"  server CPU {cpu:5.1f} us/token, gRPC alone {alone_us:5.1f}",
                         flush=True,
                     )
                     if number:
                         ratios[streams].append(served.rate / alone.rate)
                         cpu_us[streams].append(cpu)
+                        alone_cpu_us[streams].append(alone_us)
     finally:
         bare.close()
-    return report(ratios, cpu_us)
+    return report(ratios, cpu_us, alone_cpu_us)
 
 
-def report(ratios: dict[int, list[float]], cpu_us: dict[int, list[float]]) -> int:
+def report(ratios: dict[int, list[float]], cpu_us: dict[int, list[float]], alone_cpu_us: dict[int, list[float]]) -> int:
     medians = {streams: statistics.median(values) for streams, values in ratios.items()}
     for streams in STREAMS:
         print(
             f"{streams:2} streams: ratio median {medians[streams]:.3f} "
             f"(min {min(ratios[streams]):.3f}, max {max(ratios[streams]):.3f}), "
-            f"server CPU median {statistics.median(cpu_us[streams]):.1f} us/token"
+            f"server CPU median {statistics.median(cpu_us[streams]):.1f} us/token, "
+            f"gRPC alone {statistics.median(alone_cpu_us[streams]):.1f} us/message"
         )
     ratio = min(medians.values())
     cpu = statistics.median(cpu_us[max(STREAMS)])

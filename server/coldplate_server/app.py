@@ -52,8 +52,8 @@ from coldplate_server.workers.link import WorkerLink
 
 log = structlog.get_logger()
 
-_TICK_S = 0.1
-_OBSERVE_S = 0.5
+_TICK_S = 0.25
+_OBSERVE_S = 1.0
 _STOP_GRACE_S = 0.5
 _TOKENIZING_THREADS = 2
 _DEFAULT_PROFILES = {"cpu": "cpu", "npu": "310p-duo"}
@@ -159,8 +159,9 @@ class App:
             if self.lifecycle.ready.is_set() and not said:
                 said = True
                 log.info("ready", models=self.catalog.names, workers=len(self.fleet.workers))
+            lease_left_s = self.limits.governor().lease_left_s
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_TICK_S):
+                async with asyncio.timeout(min(_TICK_S, lease_left_s or _TICK_S)):
                     await self._nudge.wait()
             self._nudge.clear()
 
