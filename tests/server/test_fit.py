@@ -1,0 +1,67 @@
+"""The arithmetic of a request: what is left for the answer, and what can never fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coldplate_server.errors import InvalidRequest
+from coldplate_server.fit import Room, fit_max_tokens
+from coldplate_server.request import GenerationRequest, StopRules
+
+ROOM = Room(context=256, cache=None, vocabulary=100)
+
+
+def fit(prompt: int, max_tokens: int | None = None, room: Room = ROOM, resumed: int = 0) -> int:
+    request = GenerationRequest("r", "m", "text", max_tokens=max_tokens, resume_ids=(1,) * resumed)
+    return fit_max_tokens(request, [1] * prompt, room, default=64, prefix="request.")
+
+
+def refusal(*args: int, **kwargs: Room | int) -> tuple[str, str]:
+    with pytest.raises(InvalidRequest) as refused:
+        fit(*args, **kwargs)  # type: ignore[arg-type]
+    (violation,) = refused.value.violations
+    return violation.field, violation.description
+
+
+def test_max_tokens_is_lowered_to_what_the_context_has_left() -> None:
+    assert fit(10) == 64
+    assert fit(10, 20) == 20
+    assert fit(255, 50) == 1
+    assert fit(200, 2**31 - 1) == 56
+
+
+def test_a_prompt_that_leaves_nothing_is_refused_with_the_numbers() -> None:
+    assert refusal(256) == ("request.input", "the prompt has 256 tokens; the context holds 256, answer included")
+    assert refusal(0)[1].startswith("the prompt is empty")
+
+
+def test_what_no_cache_can_hold_is_refused_with_the_numbers() -> None:
+    small = Room(context=256, cache=64, vocabulary=100)
+    assert fit(24, 40, small) == 40
+    field, text = refusal(25, 40, room=small)
+    assert field == "request.input"
+    assert "need a cache of 65 tokens; the engine has 64" in text
+
+
+def test_an_answer_that_is_complete_cannot_be_resumed() -> None:
+    assert fit(10, 20, resumed=19) == 20
+    assert refusal(10, 20, resumed=20)[0] == "request.resume.emitted_token_ids"
+
+
+def test_ids_outside_the_vocabulary_are_refused_by_field() -> None:
+    request = GenerationRequest("r", "m", (1, 100), stop=StopRules(token_ids=frozenset({5})))
+    with pytest.raises(InvalidRequest, match="input: token id 100 is outside the vocabulary of 100"):
+        fit_max_tokens(request, [1, 100], ROOM, 64, "")
+    request = GenerationRequest("r", "m", (1,), stop=StopRules(token_ids=frozenset({-1})))
+    with pytest.raises(InvalidRequest, match=r"stopping\.stop_token_ids: token id -1"):
+        fit_max_tokens(request, [1], ROOM, 64, "")
+
+
+@given(st.integers(1, 300), st.integers(1, 400), st.integers(1, 300), st.integers(1, 300))
+def test_what_fits_never_exceeds_context_or_cache(prompt: int, wanted: int, context: int, cache: int) -> None:
+    try:
+        max_tokens = fit(prompt, wanted, Room(context, cache, 100))
+    except InvalidRequest:
+        return
+    assert 1 <= max_tokens <= wanted
+    assert prompt + max_tokens <= min(context, cache)
