@@ -116,4 +116,4 @@ def _take_lists(cls: type[ProcessSettings], args: list[str], program: str) -> di
 def _describe(item: Any) -> str:
     name = ".".join(str(part).replace("_", "-") for part in item["loc"]) or "settings"
     shown = "" if item["type"] == "missing" else f" (got {str(item['input'])[:80]!r})"
-    return f"{name}: {item['msg']}{shown}"
+    return f"{name}: {item['msg'].removeprefix('Value error, ')}{shown}"

@@ -1,6 +1,7 @@
 """The command line as a user runs it, against a server with canned answers."""
 
 import contextlib
+import io
 import json
 import os
 import pty
@@ -13,8 +14,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from client.fake_server import FakeServer
+from client.fake_server import FakeServer, canned_status
+from coldplate.v1 import device_pb2
+from coldplate_client.cli.status_table import status_view
 
 _COLDPLATE = [sys.executable, "-c", "from coldplate_client.cli import main; main()"]
 
@@ -62,7 +66,48 @@ def test_generate_passes_its_options_on(server: FakeServer) -> None:
 def test_a_refusal_is_one_line_with_the_retry_hint(server: FakeServer) -> None:
     result = run("generate", "fail RESOURCE_EXHAUSTED", "--server", server.target)
     assert result.returncode == 1
-    assert result.stderr == "coldplate: told RESOURCE_EXHAUSTED (try again in 1.5 s)\n"
+    assert (result.stdout, result.stderr) == ("", "coldplate: told RESOURCE_EXHAUSTED (try again in 1.5 s)\n")
+
+
+@pytest.mark.parametrize(
+    ("flag", "line"),
+    [
+        ("--seed=-1", "seed is -1: expected 0 to 18446744073709551615"),
+        ("--max-tokens=2147483648", "max_tokens is 2147483648: expected -2147483648 to 2147483647"),
+        ("--timeout-s=-1", "timeout_s is -1.0: expected seconds, at least 0"),
+    ],
+)
+def test_a_number_that_cannot_be_sent_is_named(server: FakeServer, flag: str, line: str) -> None:
+    for command in (["generate", "say x"], ["generate", "say x", "--json"], ["chat", "--once", "say x"]):
+        result = run(*command, flag, "--server", server.target)
+        assert (result.returncode, result.stdout, result.stderr) == (2, "", f"coldplate: {line}\n")
+
+
+def test_a_silent_service_is_named(server: FakeServer) -> None:
+    result = run("generate", "hang", "--no-stream", "--timeout-s=0.2", "--server", server.target)
+    assert (result.stdout, result.stderr) == ("", f"coldplate: {server.target} did not answer in time\n")
+
+
+def test_a_deadline_in_the_middle_of_an_answer_is_told_from_silence(server: FakeServer) -> None:
+    result = run("generate", "hang", "--timeout-s=1", "--server", server.target)
+    assert (result.returncode, result.stdout) == (1, "x\n")
+    assert result.stderr == "coldplate: the time ran out before the answer was whole\n"
+
+
+@pytest.mark.parametrize("command", [["generate"], ["chat", "--once"]])
+def test_an_interrupted_answer_does_not_look_whole(server: FakeServer, command: list[str]) -> None:
+    process = subprocess.Popen([*_COLDPLATE, *command, "hang", "--server", server.target], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.read(1) == b"x"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.read() == b"\n"
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
 def test_a_cut_answer_shows_what_came_and_fails(server: FakeServer) -> None:
@@ -154,7 +199,38 @@ def test_status_tells_who_limits(server: FakeServer) -> None:
     assert "queued 2, running 3; governed by governor, lease 4.0 s" in result.stdout
     assert "npu:0 (simulated): THROTTLED, 81.4 °C, running 3, 42.5 tokens/s" in result.stdout
     assert "limits: duty 60 % (governor), max_batch 8 (operator)" in result.stdout
-    assert "cpu: SERVING, -, running 0, 0.0 tokens/s, limits: none" in result.stdout
+    assert "\n    governor: THROTTLED: 81.4 degC against a target of 85\n" in result.stdout
+    assert "cpu: SERVING, running 0, 0.0 tokens/s, limits: none" in result.stdout
+
+
+def test_status_of_a_lost_governor_gives_no_old_reasons(server: FakeServer) -> None:
+    server.status.governor.state = device_pb2.GOVERNOR_STATE_LOST
+    result = run("status", "--server", server.target)
+    assert "running 3; no governor holds the lease: safe limits hold\n" in result.stdout
+    assert "degC" not in result.stdout
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_status_fits_the_terminal(width: int) -> None:
+    console = Console(width=width, soft_wrap=True, record=True, file=io.StringIO())
+    console.print(status_view(canned_status(), width))
+    text = console.export_text()
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    words = " ".join(text.split())
+    for part in (
+        "npu:0 (simulated)",
+        "THROTTLED",
+        "81.4 °C",
+        "duty 60 % (governor)",
+        "81.4 degC against a target of 85",
+    ):
+        assert part in words
+    assert "…" not in text
+
+
+def test_an_interval_without_watching_is_refused(server: FakeServer) -> None:
+    result = run("status", "--interval-s=2", "--server", server.target)
+    assert (result.returncode, result.stderr) == (2, "coldplate: --interval-s goes with --watch\n")
 
 
 def test_status_as_json(server: FakeServer) -> None:
@@ -221,6 +297,7 @@ def test_models_list(server: FakeServer) -> None:
     assert result.returncode == 0
     for word in ("demo", "AVAILABLE", "LlamaForCausalLM", "135 M", "2048", "cpu (float32)"):
         assert word in result.stdout
+    assert len(run("models", "list", "--server", server.target, COLUMNS="30").stdout.splitlines()) == 2, "not cut"
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"GGUF", b""])
@@ -266,6 +343,12 @@ def _answer_http(listener: socket.socket) -> None:
             with connection:
                 connection.recv(1000)
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_an_address_with_a_scheme_is_told_apart() -> None:
+    result = run("status", "--server", "http://127.0.0.1:50051")
+    assert result.returncode == 1
+    assert "expected HOST:PORT" in result.stderr
 
 
 def test_an_unknown_host_is_named() -> None:

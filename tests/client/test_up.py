@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -97,6 +98,34 @@ def test_an_unusable_model_is_named(run_dir: Path) -> None:
     assert failed.value.unusable
     assert "config.json" in str(failed.value) or "empty" in str(failed.value)
     assert_nothing_left(stack, before)
+
+
+def test_unusable_folders_and_files_are_named_in_one_line(model: Path, run_dir: Path) -> None:
+    file = run_dir / "model.gguf"
+    file.touch()
+    for flags, folder, words in (
+        ([f"--model={model}"], file, f"cannot use the folder {file}/coldplate/up-"),
+        ([f"--model={file}"], run_dir, f"`coldplate models import {file}`"),
+    ):
+        result = subprocess.run(
+            [BIN / "coldplate", "up", *flags],
+            capture_output=True,
+            text=True,
+            env=clean_environment(XDG_RUNTIME_DIR=str(folder)),
+            timeout=60,
+        )
+        assert result.returncode == 2
+        assert words in result.stderr
+        assert result.stderr.count("\n") == 1
+
+
+def test_a_taken_port_is_named_without_other_noise(model: Path, run_dir: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        stack = Stack(plan(model, run_dir, listen=f"127.0.0.1:{taken.getsockname()[1]}"))
+        with pytest.raises(StackFailed, match=r"cannot listen on .* choose another with --listen") as failed, stack:
+            pass
+    assert failed.value.unusable
+    assert len(str(failed.value).splitlines()) == 3, "what ended, why, and where the log is"
 
 
 def test_up_runs_until_it_is_told_to_end(model: Path, run_dir: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coldplate.settings import ProcessSettings, load_settings
 
@@ -17,6 +17,14 @@ class Example(ProcessSettings):
     worker: list[str] = Field(default_factory=list, description="Workers.")
     test_faults: bool = Field(False, description="A switch.")
     threads: int | None = Field(None, ge=1, description="Threads.")
+    listen: str = Field("127.0.0.1:1", description="Address.")
+
+    @field_validator("listen")
+    @classmethod
+    def _has_port(cls, listen: str) -> str:
+        if ":" not in listen:
+            raise ValueError("expected HOST:PORT")
+        return listen
 
 
 def load(*argv: str) -> Example:
@@ -73,6 +81,10 @@ def test_a_repeated_flag_beats_the_environment(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLDPLATE_WORKER", '["a", "b"]')
     assert load().worker == ["a", "b"]
     assert load("--worker=c").worker == ["c"]
+
+
+def test_a_refusal_of_our_own_is_in_our_own_words(capsys: pytest.CaptureFixture[str]) -> None:
+    assert refused(capsys, "--listen=here") == "example: listen: expected HOST:PORT (got 'here')"
 
 
 def test_a_value_out_of_range_is_named(capsys: pytest.CaptureFixture[str]) -> None:

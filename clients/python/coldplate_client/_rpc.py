@@ -51,10 +51,10 @@ class Call(Generic[R]):
 
 
 def generate(prompt: requests.Prompt, options: requests.GenerateOptions) -> Call[Answer]:
-    values = dict(options)
-    timeout_s = values.pop("timeout_s", None)
+    values: dict[str, object] = dict(options)
+    timeout_s = requests.take_timeout(values)
     request = requests.build_generate(prompt, **values)  # type: ignore[arg-type]
-    return Call(lambda stubs: stubs.generation.Generate, request, events.read_answer, timeout_s)  # type: ignore[arg-type]
+    return Call(lambda stubs: stubs.generation.Generate, request, events.read_answer, timeout_s)
 
 
 def tokenize(text: str | requests.Conversation, model: str, add_special_tokens: bool | None) -> Call[list[int]]:

@@ -11,7 +11,7 @@ from coldplate_client._rpc import Call, R, Stubs
 from coldplate_client.channel import Tls, channel_options, default_target
 from coldplate_client.errors import IncompleteAnswer, from_rpc_error
 from coldplate_client.events import Assembly, read_event
-from coldplate_client.requests import Conversation, GenerateOptions, Prompt, StreamOptions, build_stream
+from coldplate_client.requests import Conversation, GenerateOptions, Prompt, StreamOptions, build_stream, take_timeout
 from coldplate_client.types import Answer, Delta, Event, TokenCount
 
 
@@ -48,10 +48,10 @@ class AsyncClient:
 
     def stream(self, prompt: Prompt, **options: Unpack[StreamOptions]) -> "AsyncStream":
         """The answer as it is made: ``async with client.stream("hi") as stream: async for event in stream: ...``."""
-        values = dict(options)
-        timeout_s = values.pop("timeout_s", None)
+        values: dict[str, object] = dict(options)
+        timeout_s = take_timeout(values)
         request = build_stream(prompt, **values)  # type: ignore[arg-type]
-        return AsyncStream(self._stubs.generation.StreamGenerate, request, timeout_s)  # type: ignore[arg-type]
+        return AsyncStream(self._stubs.generation.StreamGenerate, request, timeout_s)
 
     async def tokenize(
         self, text: str | Conversation, *, model: str = "", add_special_tokens: bool | None = None

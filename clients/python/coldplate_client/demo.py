@@ -57,6 +57,9 @@ def run_demo() -> None:
             left = stack.stop()
     except StackFailed as failure:
         raise CliFailure(f"{failure}") from None
+    except KeyboardInterrupt:
+        shutil.rmtree(run_dir)
+        raise
     if left:
         raise CliFailure(f"processes were left and had to be killed: {'; '.join(left)}; logs: {run_dir}")
     shutil.rmtree(run_dir)
@@ -139,7 +142,7 @@ def _watch(stack: Stack, client: Client, seconds: float) -> None:
         if out.is_terminal:
             with Live(console=out, auto_refresh=False) as live:
                 for status in shown:
-                    live.update(status_view(status), refresh=True)
+                    live.update(status_view(status, out.width), refresh=True)
         else:
             for status in shown:
                 sys.stdout.write("\n".join(status_lines(status)) + "\n")

@@ -14,6 +14,7 @@ from coldplate_client.types import Fallback, Message, Priority, Resume
 MessageLike = Message | Mapping[str, str]
 Conversation = Sequence[MessageLike]
 Prompt = str | Sequence[int] | Conversation
+_INT32_MIN, _INT32_MAX, _UINT64_MAX = -(2**31), 2**31 - 1, 2**64 - 1
 T = TypeVar("T", token_pb2.TokenizeRequest, token_pb2.CountTokensRequest)
 
 
@@ -73,6 +74,11 @@ def build_generate(
     continue_final_message: bool = False,
 ) -> generation_pb2.GenerateRequest:
     """The request message. Raises ValueError or TypeError naming the argument that cannot be sent."""
+    check_integer("max_tokens", max_tokens)
+    check_integer("top_k", top_k)
+    check_integer("seed", seed, 0, _UINT64_MAX)
+    for at, token_id in enumerate(stop_token_ids):
+        check_integer(f"stop_token_ids[{at}]", token_id)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     request = generation_pb2.GenerateRequest(
         model=check_text("model", model),
@@ -150,6 +156,21 @@ def check_text(name: str, text: str) -> str:
     return text
 
 
+def check_integer(name: str, value: int | None, least: int = _INT32_MIN, most: int = _INT32_MAX) -> None:
+    """Raises ValueError naming the argument when its field has no room for ``value``; None is not sent."""
+    if isinstance(value, int) and not least <= value <= most:
+        raise ValueError(f"{name} is {value}: expected {least} to {most}")
+
+
+def take_timeout(options: dict[str, object]) -> float | None:
+    """Take ``timeout_s``, the deadline of the call, out of ``options``. Raises ValueError when it is not a time."""
+    timeout_s = options.pop("timeout_s", None)
+    if timeout_s is None:
+        return None
+    duration("timeout_s", timeout_s)  # type: ignore[arg-type]
+    return timeout_s  # type: ignore[return-value]
+
+
 def check_size(message: ProtoMessage) -> None:
     """Raises ValueError when ``message`` is larger than either end of a connection accepts."""
     size = message.ByteSize()
@@ -168,6 +189,8 @@ def _set_prompt(request: generation_pb2.GenerateRequest, prompt: Prompt, continu
     if isinstance(prompt, str):
         request.text = check_text("prompt", prompt)
     elif prompt and all(isinstance(item, int) for item in prompt):
+        for at, token_id in enumerate(prompt):
+            check_integer(f"prompt[{at}]", token_id)  # type: ignore[arg-type]
         request.token_ids.ids.extend(prompt)  # type: ignore[arg-type]
     elif prompt and all(isinstance(item, Message | Mapping) for item in prompt):
         request.conversation.CopyFrom(build_conversation(prompt, continue_final_message))  # type: ignore[arg-type]

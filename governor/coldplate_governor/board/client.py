@@ -88,7 +88,9 @@ class BoardClient:
                     answer = self._exchange(line)  # the board was restarted since the last call
             except (OSError, ValueError) as error:
                 self._drop()
-                reason = f"no answer in {self._timeout_s:g} s" if isinstance(error, TimeoutError) else str(error)
+                reason = getattr(error, "strerror", None) or str(error)
+                if isinstance(error, TimeoutError):
+                    reason = f"no answer in {self._timeout_s:g} s"
                 raise BoardUnreachable(f"no board at unix:{self.path}: {reason}") from error
         if "error" in answer:
             raise (BoardChipLost if answer.get("lost") else BoardRefused)(answer["error"])

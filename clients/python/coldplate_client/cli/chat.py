@@ -14,7 +14,7 @@ from coldplate_client.cli.generate import (
     StopOption,
     TemperatureOption,
     TimeoutOption,
-    shown,
+    write_stream,
 )
 from coldplate_client.client import Client
 from coldplate_client.errors import ColdplateError
@@ -40,23 +40,16 @@ def chat(
     history = [Message("system", system)] if system is not None else []
     with service(server) as client:
         if once is not None:
-            say(client, [*history, Message("user", once)], options)
+            with client.stream([*history, Message("user", once)], **options) as answer:
+                write_stream(answer)
             return
         _converse(client, history, options)
 
 
-def say(client: Client, messages: list[Message], options: GenerateOptions) -> Answer:
+def _say(client: Client, messages: list[Message], options: GenerateOptions) -> Answer:
     """Stream the answer to the terminal; an interrupt stops it and keeps what came."""
-    with client.stream(messages, **options) as stream:
-        try:
-            for piece in stream.texts():
-                sys.stdout.write(shown(piece))
-                sys.stdout.flush()
-        except KeyboardInterrupt:
-            sys.stdout.write(" [stopped]")
-        finally:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+    with client.stream(messages, **options) as stream, contextlib.suppress(KeyboardInterrupt):
+        write_stream(stream)
     return stream.partial
 
 
@@ -69,7 +62,7 @@ def _converse(client: Client, history: list[Message], options: GenerateOptions) 
             continue
         try:
             turn = Message("user", check_text("message", line))
-            answer = say(client, [*history, turn], options)
+            answer = _say(client, [*history, turn], options)
         except ColdplateError as error:
             # The conversation goes on: the next try may succeed.
             err.print(describe(error, client.target), markup=False)

@@ -16,6 +16,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 out = Console(highlight=False, soft_wrap=True)
+if not out.is_terminal:
+    out.width = 1000  # a table in a file or a pipe is never cut
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 ServerOption = Annotated[
@@ -68,7 +70,8 @@ def describe(error: ColdplateError, target: str) -> str:
     elif isinstance(error, Unavailable):
         line = _unreachable(error.message, target)
     elif isinstance(error, DeadlineExceeded):
-        line = f"{target} did not answer in time"
+        begun = error.partial is not None and bool(error.partial.token_ids)
+        line = "the time ran out before the answer was whole" if begun else f"{target} did not answer in time"
     else:
         line = error.message
     line = " ".join(line.split())
@@ -97,6 +100,8 @@ def _unreachable(message: str, target: str) -> str:
             return f"the socket {path} belongs to another user"
     if "connection refused" in words:
         return f"nothing listens at {target}: start the service with `coldplate up`, or name another with --server"
+    if "://" in target:
+        return f"{target} is no address of a service: expected HOST:PORT, such as 127.0.0.1:50051"
     if any(hint in words for hint in ("dns", "name resolution", "domain name", "name or service")):
         return f"the host in {target} is not known"
     if any(hint in words for hint in ("timed out", "timeout", "no route", "unreachable")):

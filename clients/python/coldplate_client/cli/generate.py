@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from coldplate_client.cli.console import EXIT_USAGE, CliFailure, JsonOption, ServerOption, out, printable, service
+from coldplate_client.client import Stream
 from coldplate_client.requests import GenerateOptions
 from coldplate_client.types import Answer
 
@@ -39,18 +40,27 @@ def generate(
     with service(server) as client:
         if as_json or not stream:
             answer = client.generate(prompt, **options)
-            sys.stdout.write(answer_json(answer) if as_json else shown(answer.text))
-        else:
-            try:
-                with client.stream(prompt, **options) as pieces:
-                    for piece in pieces.texts():
-                        sys.stdout.write(shown(piece))
-                        sys.stdout.flush()
-            finally:
-                sys.stdout.write("\n")
-                sys.stdout.flush()
+            sys.stdout.write((answer_json(answer) if as_json else shown(answer.text)) + "\n")
             return
-    sys.stdout.write("\n")
+        with client.stream(prompt, **options) as pieces:
+            write_stream(pieces)
+
+
+def write_stream(stream: Stream) -> None:
+    """Write the text as it comes and end its line; nothing at all when the call fails before any text."""
+    end = ""
+    try:
+        for piece in stream.texts():
+            end = "\n"
+            sys.stdout.write(shown(piece))
+            sys.stdout.flush()
+        end = "\n"
+    except KeyboardInterrupt:
+        end = " [stopped]\n" if out.is_terminal else "\n"
+        raise
+    finally:
+        sys.stdout.write(end)
+        sys.stdout.flush()
 
 
 def read_standard_input() -> str:

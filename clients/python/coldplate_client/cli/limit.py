@@ -41,3 +41,5 @@ def limit(
     with admin(control) as client:
         for status in client.set_limits(limits, device):
             out.print(f"{status.device}: {limits_text(status)}", markup=False)
+            if release and device and "(operator)" in limits_text(status):
+                out.print("what was set on every device still holds; `coldplate limit --release` takes it back")

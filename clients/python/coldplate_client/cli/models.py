@@ -22,7 +22,7 @@ def list_models(server: ServerOption = None) -> None:
         models = client.models()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("model", "state", "architecture", "parameters", "context", "workers"):
-        table.add_column(heading)
+        table.add_column(heading, overflow="fold")
     for model in models:
         state = model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_")
         workers = ", ".join(f"{replica.worker} ({replica.dtype})" for replica in model.replicas)

@@ -9,7 +9,7 @@ from google.protobuf.json_format import MessageToDict
 from rich.live import Live
 
 from coldplate.v1 import device_pb2
-from coldplate_client.cli.console import JsonOption, ServerOption, out, service
+from coldplate_client.cli.console import EXIT_USAGE, CliFailure, JsonOption, ServerOption, out, service
 from coldplate_client.cli.status_table import status_lines, status_view
 
 
@@ -21,6 +21,8 @@ def status(
     server: ServerOption = None,
 ) -> None:
     """Show the devices: state, temperature, load, the limits in force and who set them."""
+    if interval_s is not None and not watch:
+        raise CliFailure("--interval-s goes with --watch", EXIT_USAGE)
     with service(server) as client:
         if not watch:
             _print(client.status(device), as_json)
@@ -32,7 +34,7 @@ def status(
             else:
                 with Live(console=out, auto_refresh=False) as live:
                     for update in updates:
-                        live.update(status_view(update), refresh=True)
+                        live.update(status_view(update, out.width), refresh=True)
 
 
 def _print(status: device_pb2.ServiceStatus, as_json: bool) -> None:
@@ -40,7 +42,7 @@ def _print(status: device_pb2.ServiceStatus, as_json: bool) -> None:
         sys.stdout.write(json.dumps(MessageToDict(status, preserving_proto_field_name=True)) + "\n")
         sys.stdout.flush()
     elif out.is_terminal:
-        out.print(status_view(status))
+        out.print(status_view(status, out.width))
     else:
         sys.stdout.write("\n".join(status_lines(status)) + "\n")
         sys.stdout.flush()

@@ -8,41 +8,61 @@ from coldplate.durations import to_seconds
 from coldplate.limits_proto import limits_from_proto
 from coldplate.v1 import device_pb2
 
+_WIDE = 100
 _STYLES = {"SERVING": "green", "THROTTLED": "yellow", "LOADING": "cyan", "DRAINING": "cyan"}
 
 
-def status_view(status: device_pb2.ServiceStatus) -> Group:
-    """The whole status: a table of devices under a line about the service."""
-    notes = [Text(f"{device.device}: {device.detail}", style="dim") for device in status.devices if device.detail]
-    return Group(Text(service_line(status)), device_table(list(status.devices)), *notes)
+def status_view(status: device_pb2.ServiceStatus, width: int) -> Group:
+    """The whole status: a line about the service, a table of devices, and why they are as they are.
+
+    The limits are a column where ``width``, in characters, leaves room for it, else lines under the table.
+    """
+    wide = width >= _WIDE
+    below = []
+    for device in status.devices:
+        limits = limits_text(device)
+        if not wide and limits != "none":
+            below.append(Text(f"{device.device}: limits: {limits}", no_wrap=False))
+        below += [Text(f"{device.device}: {note}", style="dim", no_wrap=False) for note in notes(status, device)]
+    return Group(Text(service_line(status), no_wrap=False), device_table(list(status.devices), wide), *below)
 
 
-def device_table(devices: list[device_pb2.DeviceStatus]) -> Table:
+def device_table(devices: list[device_pb2.DeviceStatus], wide: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("device", "state", "temp"):
         table.add_column(heading)
     for heading in ("running", "tokens/s"):
         table.add_column(heading, justify="right")
-    table.add_column("limits in force (set by)", overflow="fold")
-    table.add_column("governor")
+    if wide:
+        table.add_column("limits in force (set by)", overflow="fold")
+        table.add_column("governor")
     for device in devices:
         state = state_name(device.state)
-        table.add_row(
+        cells: list[str | Text] = [
             device.device + (" (simulated)" if device.simulated else ""),
             Text(state, style=_STYLES.get(state, "red")),
             _temperature(device.readings),
             str(device.running),
             f"{device.tokens_per_second:.1f}",
-            limits_text(device),
-            device.governor_mode or "-",
-        )
+        ]
+        table.add_row(*cells, *([limits_text(device), device.governor_mode or "-"] if wide else []))
     return table
+
+
+def notes(status: device_pb2.ServiceStatus, device: device_pb2.DeviceStatus) -> list[str]:
+    """Why the device is as it is: its state where that is more than its limits, and the governor's reasons."""
+    found = [device.detail] if device.detail and device.state != device_pb2.DEVICE_STATE_THROTTLED else []
+    if status.governor.state == device_pb2.GOVERNOR_STATE_GOVERNED:
+        found += [f"governor: {device.governor_mode}: {reason.text}" for reason in device.reasons]
+    return found
 
 
 def service_line(status: device_pb2.ServiceStatus) -> str:
     governor = device_pb2.GovernorState.Name(status.governor.state).removeprefix("GOVERNOR_STATE_").lower()
     if status.governor.state == device_pb2.GOVERNOR_STATE_GOVERNED:
         governor += f" by {status.governor.name}, lease {to_seconds(status.governor.lease_left):.1f} s"
+    elif status.governor.state == device_pb2.GOVERNOR_STATE_LOST:
+        governor = "no governor holds the lease: safe limits hold"
     drained = ", draining" if status.draining else ""
     return f"queued {status.queued}, running {status.running}{drained}; {governor}"
 
@@ -50,12 +70,14 @@ def service_line(status: device_pb2.ServiceStatus) -> str:
 def status_lines(status: device_pb2.ServiceStatus) -> list[str]:
     """The same in plain lines, for what is no terminal."""
     lines = [service_line(status)]
-    lines += [
-        f"  {device.device}{' (simulated)' if device.simulated else ''}: {state_name(device.state)}, "
-        f"{_temperature(device.readings)}, running {device.running}, {device.tokens_per_second:.1f} tokens/s, "
-        f"limits: {limits_text(device)}"
-        for device in status.devices
-    ]
+    for device in status.devices:
+        simulated = " (simulated)" if device.simulated else ""
+        parts = [state_name(device.state)]
+        if device.readings.HasField("temperature_celsius"):
+            parts.append(_temperature(device.readings))
+        parts += [f"running {device.running}", f"{device.tokens_per_second:.1f} tokens/s"]
+        lines.append(f"  {device.device}{simulated}: {', '.join(parts)}, limits: {limits_text(device)}")
+        lines += [f"    {note}" for note in notes(status, device)]
     return lines
 
 

@@ -47,7 +47,10 @@ def up(
     try:
         with stack:
             out.print(f"serving at {listen}; Ctrl-C stops it", markup=False)
-            stack.wait()
+            try:
+                stack.wait()
+            except KeyboardInterrupt:
+                out.print(f"stopping; open streams may go on for {plan.drain_grace_s:g} s")
     except StackFailed as failure:
         raise CliFailure(str(failure), EXIT_USAGE if failure.unusable else EXIT_FAILED) from None
     except KeyboardInterrupt:
@@ -73,6 +76,11 @@ def model_folder(model: str) -> tuple[str, Path]:
         return "", demo_model_folder()
     name, _, folder = model.rpartition("=")
     path = Path(folder).expanduser()
+    if path.is_file():
+        raise CliFailure(
+            f"--model {model!r} is a file: `coldplate models import {folder}` makes a model folder of a GGUF file",
+            EXIT_USAGE,
+        )
     if not path.is_dir():
         raise CliFailure(f"--model {model!r}: there is no folder {folder!r}", EXIT_USAGE)
     return name, path.absolute()

@@ -65,8 +65,14 @@ class Stack:
 
     def start(self, timeout_s: float = 300.0) -> None:
         """Start everything and wait until the service is SERVING. Raises StackFailed."""
-        ensure_private_dir(self.plan.run_dir)
-        ensure_private_dir(self.plan.control_socket.parent)
+        for folder in (self.plan.run_dir, self.plan.control_socket.parent):
+            try:
+                ensure_private_dir(folder)
+            except OSError as error:
+                why = error.strerror or error
+                raise StackFailed(
+                    f"cannot use the folder {folder} for sockets and logs: {why}", unusable=True
+                ) from None
         deadline = time.monotonic() + timeout_s
         if self.plan.board:
             board = self._launch("board", self.plan.board_command(), restart=True)
@@ -114,7 +120,9 @@ class Stack:
         return child
 
     def _on_end(self, child: Child, code: int, again: bool) -> None:
-        text = "\n  ".join([f"the {child.name} {describe_exit(code)}", *child.last_lines()])
+        # The last line of an end for unusable settings names them; what comes before is of no use to anybody.
+        lines = child.last_lines()[-1:] if code == EXIT_UNUSABLE else child.last_lines()
+        text = "\n  ".join([f"the {child.name} {describe_exit(code)}", *lines])
         if again:
             self._report(f"{text}\n  starting it again; log: {child.log_path}")
         else:
