@@ -249,7 +249,9 @@ def _bind(server: grpc.aio.Server, address: str) -> None:
     try:
         server.add_insecure_port(address)
     except RuntimeError:
-        raise StartRefused(f"cannot listen on {address}: it is taken or not this machine's") from None
+        raise StartRefused(
+            f"cannot listen on {address}: it is taken or not this machine's; choose another with --listen"
+        ) from None
 
 
 def _claim_control_socket(path: Path) -> None:

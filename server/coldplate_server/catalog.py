@@ -30,9 +30,8 @@ class Catalog:
             return name
         if name:
             shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
-            raise UnknownModel(
-                f"model: no model is called {shown!r}; ModelService.ListModels names those served", model=shown
-            )
+            served = ", ".join(self._tokenizers)
+            raise UnknownModel(f"model: no model is called {shown!r}; served: {served}", model=shown)
         if len(self._tokenizers) == 1:
             return next(iter(self._tokenizers))
         raise InvalidRequest([Violation("model", f"say which of {', '.join(self._tokenizers)}")])

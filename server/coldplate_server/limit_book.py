@@ -81,7 +81,12 @@ class LimitBook:
             self._required |= {device}
 
     def set_operator(self, device: str, limits: Limits) -> None:
-        """Replace what the operator set on ``device``; no limits release it."""
+        """Replace what the operator set on ``device``; no limits release it.
+
+        An empty ``device`` is every device: what was set on single ones before goes, too.
+        """
+        if not device:
+            self._operator.clear()
         if limits:
             self._operator[device] = limits
         else:

@@ -63,6 +63,16 @@ def test_an_operator_limit_on_all_devices_and_one_on_a_single_device_both_hold()
     assert limits.in_force("npu:0").limits == Limits(max_batch=8)
 
 
+def test_limits_on_every_device_replace_those_on_single_ones() -> None:
+    limits = book(ManualClock())
+    limits.set_operator("cpu", Limits(duty=0.9))
+    limits.set_operator("", Limits(max_batch=8))
+    assert limits.in_force("cpu").limits == Limits(max_batch=8)
+    limits.set_operator("cpu", Limits(duty=0.9))
+    limits.set_operator("", Limits())
+    assert limits.in_force("cpu").limits == Limits()
+
+
 def test_another_governor_waits_for_the_lease_to_run_out() -> None:
     clock = ManualClock()
     limits = book(clock)

@@ -73,7 +73,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ModelFilesError(f"{path}: missing") from None
+        raise ModelFilesError(f"{path}: missing; expected a model folder in the Hugging Face layout") from None
     except OSError as error:
         raise ModelFilesError(f"{path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
