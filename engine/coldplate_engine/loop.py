@@ -35,6 +35,8 @@ log = structlog.get_logger()
 EXIT_OK = 0
 EXIT_REPLACE_DEVICE = 3
 
+# A rest may be longer than any timer takes; it is then waited for in parts.
+_LONGEST_WAIT_S = 3600.0
 # Steps in a row that brought nothing but this kind of fault, after which only a new process can help.
 _HOPELESS_AFTER = {"oom": 2, "bug": 8}
 
@@ -43,7 +45,7 @@ class Inbox(Protocol):
     """Where commands wait for the loop."""
 
     def take(self, timeout_s: float | None) -> list[Command]:
-        """All commands, in order; waits up to ``timeout_s`` (None: for ever) for the first."""
+        """All commands, in order; waits up to ``timeout_s`` (None: for ever) for the first, or gives none earlier."""
         ...
 
 
@@ -60,7 +62,7 @@ class CommandQueue:
         commands: list[Command] = []
         try:
             if timeout_s is None or timeout_s > 0:
-                commands.append(self._queue.get(timeout=timeout_s))
+                commands.append(self._queue.get(timeout=timeout_s and min(timeout_s, _LONGEST_WAIT_S)))
             while True:
                 commands.append(self._queue.get_nowait())
         except queue.Empty:

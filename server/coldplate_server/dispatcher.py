@@ -45,8 +45,11 @@ class Dispatcher:
         self._idle.clear()
         try:
             if not (self._lane_is_empty(record) and self._start(record)):
+                if max_wait_s <= 0:
+                    raise QueueTimeout("no engine is free and queue_timeout is 0; no token was made", waited_s="0.0")
                 self.queue.push(record, self._retry_after_s())
                 self._leave_by[record.number] = record.arrived + max_wait_s
+                self.pump()
         except RequestError:
             self._forget(record)
             raise
@@ -76,7 +79,7 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Start every waiting stream there is room for."""
-        for record in self.queue.heads():
+        for record in self.queue.heads(self.fleet.could_take):
             if self._start(record):
                 self.queue.remove(record)
                 self._leave_by.pop(record.number, None)

@@ -33,8 +33,9 @@ class InvalidRequest(RequestError):
 
     reason = "INVALID_REQUEST"
 
-    def __init__(self, violations: Sequence[Violation]) -> None:
-        super().__init__("; ".join(f"{item.field}: {item.description}" for item in violations))
+    def __init__(self, violations: Sequence[Violation], **facts: object) -> None:
+        text = "; ".join(f"{item.field}: {item.description}" for item in violations)
+        super().__init__(text, retry_after_s=None, **facts)
         self.violations = tuple(violations)
 
 
@@ -52,7 +53,7 @@ class DuplicateRequestId(RequestError):
     reason = "DUPLICATE_REQUEST_ID"
 
 
-class PromptTooLarge(RequestError):
+class PromptTooLarge(InvalidRequest):
     """Refused by its size in bytes, before tokenising."""
 
     reason = "PROMPT_TOO_LARGE"

@@ -22,7 +22,8 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
     Raises InvalidRequest with the numbers when the prompt is empty, too long, or holds ids the model does not have;
     ``prefix`` goes before its field paths.
     """
-    _check_ids(request, prompt_ids, room.vocabulary, prefix)
+    if not prompt_ids:
+        _refuse(f"{prefix}input", "the prompt is empty: it has no tokens")
     left = room.context - len(prompt_ids)
     if left < 1:
         _refuse(
@@ -36,6 +37,7 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
             f"{prefix}resume.emitted_token_ids",
             f"{done} of at most {max_tokens} tokens exist: nothing is left to generate",
         )
+    _check_ids(request, prompt_ids, room.vocabulary, prefix)
     needed = len(prompt_ids) + max_tokens
     if room.cache is not None and needed > room.cache:
         _refuse(
@@ -47,8 +49,6 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
 
 
 def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: int, prefix: str) -> None:
-    if not prompt_ids:
-        _refuse(f"{prefix}input", "the prompt is empty: it has no tokens")
     for field, ids in (
         ("input", prompt_ids),
         ("resume.emitted_token_ids", request.resume_ids),

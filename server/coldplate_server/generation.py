@@ -10,7 +10,7 @@ from functools import partial
 from coldplate.clock import Clock
 from coldplate_server.catalog import Catalog
 from coldplate_server.dispatcher import Dispatcher
-from coldplate_server.errors import PromptTooLarge, RequestError
+from coldplate_server.errors import PromptTooLarge, RequestError, Violation
 from coldplate_server.events import Completed, Event, Progress, Started
 from coldplate_server.fit import Room, fit_max_tokens
 from coldplate_server.journal import StreamRecord
@@ -60,7 +60,8 @@ class Generator:
         self._dispatcher.journal.check_free(request.request_id)
         prompt_ids = await self._prompt_ids(tokenizer, request, field_prefix)
         record = self._record(request, model, tokenizer, prompt_ids, arrived, time_left_s, field_prefix)
-        queue_wait_s = min(request.queue_timeout_s or self._max_queue_wait_s, self._max_queue_wait_s)
+        wanted_s = request.queue_timeout_s
+        queue_wait_s = self._max_queue_wait_s if wanted_s is None else min(wanted_s, self._max_queue_wait_s)
         reader = Reader(record, tokenizer, request, self._clock)
         self._dispatcher.enqueue(record, queue_wait_s)
         try:
@@ -117,10 +118,11 @@ class Generator:
         )
         limit = tokenizer.max_prompt_bytes(tokenizer.max_context_tokens)
         if size > limit:
-            raise PromptTooLarge(
+            text = (
                 f"the prompt has {size} bytes; more than {limit} cannot fit the context of "
                 f"{tokenizer.max_context_tokens} tokens"
             )
+            raise PromptTooLarge([Violation(f"{field_prefix}input", text)], size=size, limit=limit)
         if isinstance(prompt, Conversation):
             encode = partial(tokenizer.encode_conversation, prompt, field=f"{field_prefix}conversation")
         else:

@@ -1,6 +1,6 @@
 """The only queue of the service: bounded, by model and priority, first come first served within a class."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from coldplate_server.errors import QueueFull
 from coldplate_server.journal import StreamRecord
@@ -38,15 +38,15 @@ class RequestQueue:
         self._size -= 1
         return True
 
-    def heads(self) -> Iterator[StreamRecord]:
+    def heads(self, possible: Callable[[StreamRecord], bool] = lambda record: True) -> Iterator[StreamRecord]:
         """The first stream of each lane, highest priority first.
 
-        Only heads may start: were a later, smaller request let past, a large one could wait for ever. After removing a
-        head the iteration goes on with the next of its lane; leave a head in place to pass its lane over.
+        Only heads may start: were a later, smaller request let past, a large one could wait for ever. Those that wait
+        for more than room, because they are not ``possible``, hold up nobody. After removing a head the iteration goes
+        on with the next of its lane; leave a head in place to pass its lane over.
         """
         for _, lane in sorted(self._lanes.items(), key=lambda item: -item[0][1]):
-            while lane:
-                head = next(iter(lane.values()))
+            while (head := next((record for record in lane.values() if possible(record)), None)) is not None:
                 yield head
                 if head.number in lane:
                     break

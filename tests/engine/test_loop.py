@@ -54,6 +54,21 @@ def test_stop_tokens_end_a_stream_and_are_not_reported() -> None:
     assert (rig.finished[1].cause, rig.finished[1].stop_token_id) == (StopCause.STOP_TOKEN, answer[3])
 
 
+def test_a_rest_longer_than_any_timer_is_waited_for_and_ended_by_a_new_limit() -> None:
+    """The clock of a thread takes no such time-out, so the real inbox is asked."""
+    inbox = CommandQueue()
+    threading.Timer(0.05, inbox.put, [Cancel(7)]).start()
+    for rest_s in (1e300, float("inf")):
+        inbox.put(Cancel(6))
+        assert inbox.take(rest_s) == [Cancel(6)]
+    assert inbox.take(float("inf")) == [Cancel(7)]
+    for duty in (1e-9, 1e-300, 5e-324):
+        rig = LoopRig(step_s=0.01)
+        slow: list[Command] = [submission(1, max_tokens=3), SetLimits(1, Limits(duty=duty))]
+        assert rig.run(slow, [], [], [SetLimits(2, Limits())]) == EXIT_OK
+        assert rig.tokens[1] == greedy_answer((1, 2, 3), 3)
+
+
 def test_the_context_ends_a_stream() -> None:
     rig = LoopRig(max_model_len=8)
     rig.run([submission(1, range(7), 50), submission(2, range(8), 50)])

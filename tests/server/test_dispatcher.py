@@ -63,7 +63,14 @@ class Service:
                 self.news.clear()
                 await self.news.wait()
 
-    def send(self, request_id: str, priority: Priority = Priority.NORMAL, **changes: object) -> StreamRecord:
+    def send(
+        self,
+        request_id: str,
+        priority: Priority = Priority.NORMAL,
+        *,
+        max_wait_s: float = MAX_WAIT_S,
+        **changes: object,
+    ) -> StreamRecord:
         values: dict[str, object] = {
             "number": self.dispatcher.journal.next_number(),
             "request_id": request_id,
@@ -78,7 +85,7 @@ class Service:
             "arrived": self.clock.now(),
         }
         record = StreamRecord(**{**values, **changes})  # type: ignore[arg-type]
-        self.dispatcher.enqueue(record, MAX_WAIT_S)
+        self.dispatcher.enqueue(record, max_wait_s)
         return record
 
     async def fill(self) -> list[StreamRecord]:
@@ -127,6 +134,30 @@ async def test_a_higher_class_starts_first_and_a_large_request_is_not_passed_by_
     assert small.submitted is None, "a later request of the class must not starve the large one"
     service.engine.step(credit=(5, 2, 256))
     await service.until(lambda: large.submitted is not None and small.submitted is not None)
+
+
+async def test_a_request_that_a_limit_makes_too_large_holds_up_nobody(service: Service) -> None:
+    await service.fill()
+    large = service.send("large", max_tokens=120)
+    service.limits.set_operator("cpu", Limits(max_context_tokens=100))
+    small = service.send("small")
+    service.engine.step(credit=(4, 2, 256))
+    await service.until(lambda: small.submitted is not None)
+    assert large.submitted is None
+    assert service.send("at once").submitted is not None
+    service.limits.set_operator("cpu", Limits())
+    service.engine.step(credit=(6, 2, 256))
+    await service.until(lambda: large.submitted is not None)
+
+
+async def test_who_will_not_wait_starts_at_once_or_is_refused_at_once(service: Service) -> None:
+    assert service.send("first", max_wait_s=0).submitted is not None
+    for index in range(3):
+        service.send(f"running {index}")
+    with pytest.raises(QueueTimeout):
+        service.send("no room", max_wait_s=0)
+    assert service.dispatcher.journal.get("no room") is None
+    assert len(service.dispatcher.queue) == 0
 
 
 async def test_a_full_queue_refuses_and_forgets_the_request(service: Service) -> None:

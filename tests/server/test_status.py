@@ -57,7 +57,7 @@ def unpack(status: status_pb2.Status, kind: type) -> list[object]:
 
 @pytest.mark.parametrize("kind", ALL)
 def test_every_error_has_its_code(kind: type[RequestError]) -> None:
-    error = InvalidRequest([Violation("f", "d")]) if kind is InvalidRequest else kind("text")
+    error = InvalidRequest([Violation("f", "d")]) if issubclass(kind, InvalidRequest) else kind("text")
     assert to_status(error)[0] is CODES[kind]
     assert outcome_of(error) in {"invalid", "refused", "deadline", "failed", "aborted"}
 

@@ -1,7 +1,6 @@
 """What holds for every call: the request id on each log line, and a typed status for whatever ends it.
 
-Async unary and server-streaming handlers are wrapped once per call, with nothing added per message. Handlers of
-streams of requests (reflection) pass through untouched.
+Async handlers are wrapped once per call; those of one request get nothing added per message.
 """
 
 import asyncio
@@ -38,10 +37,17 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler | None:
         handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:
+        if handler is None or (handler.request_streaming and not handler.response_streaming):
             return handler
         method, request_id = handler_call_details.method, _request_id(handler_call_details.invocation_metadata)
-        if handler.response_streaming:
+        if handler.request_streaming:
+            if not inspect.isasyncgenfunction(handler.stream_stream):
+                return handler
+            wrap, behaviour = (
+                grpc.stream_stream_rpc_method_handler,
+                _conversing(handler.stream_stream, method, request_id),
+            )
+        elif handler.response_streaming:
             if not _is_async(handler.unary_stream):
                 return handler
             wrap, behaviour = grpc.unary_stream_rpc_method_handler, _streaming(handler.unary_stream, method, request_id)
@@ -81,6 +87,23 @@ def _streaming(inner: Handler, method: str, request_id: str) -> Handler:
                     await context.write(response)
 
     return drained
+
+
+def _conversing(inner: Handler, method: str, request_id: str) -> Handler:
+    """For streams of requests, such as reflection's."""
+
+    async def decoded(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            _check_decoded(request)
+            yield request
+
+    async def conversing(requests: AsyncIterator[Any], context: Any) -> None:
+        responses = inner(decoded(requests), context)
+        async with _typed_end(method, request_id, context), contextlib.aclosing(responses):
+            async for response in responses:
+                await context.write(response)
+
+    return conversing
 
 
 @contextlib.asynccontextmanager

@@ -83,7 +83,8 @@ def _conversation(tokenizer: Tokenizer, message: generation_pb2.Conversation) ->
 def _check_size(tokenizer: Tokenizer, field: str, size: int) -> None:
     limit = tokenizer.max_prompt_bytes(_CONTEXTS_PER_REQUEST * tokenizer.max_context_tokens)
     if size > limit:
-        raise PromptTooLarge(f"{field}: has {size} bytes, expected at most {limit}", size=size, limit=limit)
+        text = f"has {size} bytes, expected at most {limit}"
+        raise PromptTooLarge([Violation(field, text)], size=size, limit=limit)
 
 
 def _check_ids(ids: Any, vocabulary_size: int) -> None:

@@ -17,7 +17,11 @@ from coldplate_server.text.stop import MAX_STOP_CHARACTERS, MAX_STOP_SEQUENCES
 
 MAX_REQUEST_ID_BYTES = 256
 MAX_CHOICES = 64
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
+# What is looked at one by one is bounded: a message of millions of empty parts would hold up every other caller.
+MAX_MESSAGES = MAX_PARTS = MAX_LOGIT_BIASES = 16_384
+MAX_TOKEN_IDS = 2**20
 _MAX_REPORTED = 50
 _DURATION_MAX_S = 315_576_000_000
 
@@ -43,9 +47,15 @@ class Checker:
         if value < low:
             self.add(at, f"is {value}, expected at least {low}")
 
+    def at_most(self, at: str, count: int, most: int, what: str) -> bool:
+        """Whether there are no more than ``most``."""
+        if count > most:
+            self.add(at, f"holds {count} {what}, expected at most {most}")
+        return count <= most
+
     def token_ids(self, at: str, ids: Sequence[int]) -> None:
-        """None below 0; the first that is."""
-        if ids and min(ids) < 0:
+        """Not too many, and none below 0; the first that is."""
+        if self.at_most(at, len(ids), MAX_TOKEN_IDS, "ids") and ids and min(ids) < 0:
             index, token = next((index, token) for index, token in enumerate(ids) if token < 0)
             self.add(f"{at}[{index}]", f"is {token}, expected a token id, which is never negative")
 
@@ -106,6 +116,10 @@ def check_stream_options(message: generation_pb2.StreamOptions, prefix: str = ""
 def check_conversation(check: Checker, conversation: generation_pb2.Conversation, at: str = "conversation") -> None:
     if not conversation.messages:
         check.add(f"{at}.messages", "is empty: a conversation needs at least one message")
+        return
+    if not check.at_most(f"{at}.messages", len(conversation.messages), MAX_MESSAGES, "messages"):
+        return
+    if not check.at_most(f"{at}.messages", sum(len(m.parts) for m in conversation.messages), MAX_PARTS, "parts"):
         return
     for index, message in enumerate(conversation.messages):
         here = f"{at}.messages[{index}]"
@@ -168,6 +182,8 @@ def _sampling(check: Checker, sampling: generation_pb2.Sampling) -> None:
         check.number("sampling.repetition_penalty", sampling.repetition_penalty, 0, 100, above_low=True)
     check.number("sampling.presence_penalty", sampling.presence_penalty, -2, 2)
     check.number("sampling.frequency_penalty", sampling.frequency_penalty, -2, 2)
+    if not check.at_most("sampling.logit_bias", len(sampling.logit_bias), MAX_LOGIT_BIASES, "tokens"):
+        return
     for token, bias in sorted(sampling.logit_bias.items()):
         if token < 0:
             check.add(f"sampling.logit_bias[{token}]", "names a token id below 0")
@@ -183,16 +199,14 @@ def _stopping(check: Checker, stopping: generation_pb2.Stopping) -> None:
                 "stopping.min_tokens", f"is {stopping.min_tokens}, above max_tokens, which is {stopping.max_tokens}"
             )
     sequences = stopping.stop_sequences
-    if len(sequences) > MAX_STOP_SEQUENCES:
-        check.add("stopping.stop_sequences", f"holds {len(sequences)} strings, expected at most {MAX_STOP_SEQUENCES}")
+    check.at_most("stopping.stop_sequences", len(sequences), MAX_STOP_SEQUENCES, "strings")
     for index, sequence in enumerate(sequences[:MAX_STOP_SEQUENCES]):
         if not sequence:
             check.add(f"stopping.stop_sequences[{index}]", "is empty: every text would match it")
         elif len(sequence) > MAX_STOP_CHARACTERS:
             limit = f"expected at most {MAX_STOP_CHARACTERS} characters"
             check.add(f"stopping.stop_sequences[{index}]", f"is {quoted(sequence)}, {limit}")
-    if len(stopping.stop_token_ids) > 1024:
-        check.add("stopping.stop_token_ids", f"holds {len(stopping.stop_token_ids)} ids, expected at most 1024")
+    check.at_most("stopping.stop_token_ids", len(stopping.stop_token_ids), MAX_STOP_TOKEN_IDS, "ids")
     check.token_ids("stopping.stop_token_ids", stopping.stop_token_ids)
 
 

@@ -163,6 +163,14 @@ class Fleet:
         fit = [worker for worker in self.of_model(record.model) if self._has_room(worker, record)]
         return min(fit, key=_rank, default=None)
 
+    def could_take(self, record: StreamRecord) -> bool:
+        """Whether an idle worker would take a stream: False where the context or cache of each is too small now."""
+        return any(
+            record.kv_tokens <= min(self._context_of(worker), worker.link.hello.kv_cache_tokens)
+            for worker in self.of_model(record.model)
+            if worker.link.hello is not None
+        )
+
     def _has_room(self, worker: Worker, record: StreamRecord) -> bool:
         link = worker.link
         if not link.ready or not link.credit.covers(record.kv_tokens):
