@@ -226,6 +226,18 @@ async def test_limits_refuse_at_the_door_and_let_in_again(
     assert service.send("let in", priority).submitted is not None
 
 
+async def test_a_device_whose_prefill_is_paused_gets_no_new_streams(service: Service) -> None:
+    running = service.send("running")
+    service.limits.set_operator("cpu", Limits(max_prefill_tokens=0))
+    service.dispatcher.tick()
+    waiting = service.send("waiting")
+    assert waiting.submitted is None
+    assert not running.over
+    service.limits.set_operator("cpu", Limits(max_prefill_tokens=1))
+    service.dispatcher.tick()
+    assert waiting.submitted is not None
+
+
 async def test_a_batch_cap_holds_new_streams_back_and_ends_none(service: Service) -> None:
     running = [service.send("first"), service.send("second")]
     service.limits.set_operator("cpu", Limits(max_batch=1))

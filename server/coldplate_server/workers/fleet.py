@@ -71,7 +71,8 @@ class Fleet:
             process = None
             if spec.device is not None:
                 command = worker_command(command_template, spec.model, spec.device, address, spawned) + engine_args
-                process = WorkerProcess(spec.name, command, clock, partial(events.worker_changed, link))
+                changed = partial(events.worker_changed, link)
+                process = WorkerProcess(spec.name, command, clock, changed, partial(getattr, link, "has_served"))
             self.workers.append(Worker(spec, link, process))
 
     def start(self) -> None:
@@ -179,6 +180,7 @@ class Fleet:
         return (
             record.kv_tokens <= self._context_of(worker)
             and limits.admit is not False
+            and limits.max_prefill_tokens != 0  # it would wait there unseen, while another device may be free
             and (limits.min_priority or 0) <= record.priority
             and (limits.max_batch is None or self._running_on(link.devices[0]) < limits.max_batch)
         )
