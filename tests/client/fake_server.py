@@ -32,6 +32,7 @@ from coldplate.v1 import (
     token_pb2_grpc,
 )
 
+REASON = "81.4 degC against a target of 85, trend +0.18 degC/s: duty 0.60"
 Response = generation_pb2.StreamGenerateResponse
 
 
@@ -89,7 +90,7 @@ def canned_status() -> device_pb2.ServiceStatus:
                     device_pb2.LimitBinding(limit="max_batch", source=device_pb2.LIMIT_SOURCE_OPERATOR),
                 ],
                 governor_mode="THROTTLED",
-                reasons=[device_pb2.Reason(code="TEMPERATURE_NEAR_TARGET", text="81.4 degC against a target of 85")],
+                reasons=[device_pb2.Reason(code="TEMPERATURE_NEAR_TARGET", text=REASON)],
                 running=3,
                 tokens_per_second=42.5,
             ),

@@ -22,9 +22,14 @@ def status_view(status: device_pb2.ServiceStatus, width: int) -> Group:
     for device in status.devices:
         limits = limits_text(device)
         if not wide and limits != "none":
-            below.append(Text(f"{device.device}: limits: {limits}", no_wrap=False))
-        below += [Text(f"{device.device}: {note}", style="dim", no_wrap=False) for note in notes(status, device)]
-    return Group(Text(service_line(status), no_wrap=False), device_table(list(status.devices), wide), *below)
+            below.append(Text(f"{device.device}: limits: {limits}", no_wrap=False, overflow="fold"))
+        below += [
+            Text(f"{device.device}: {note}", style="dim", no_wrap=False, overflow="fold")
+            for note in notes(status, device)
+        ]
+    return Group(
+        Text(service_line(status), no_wrap=False, overflow="fold"), device_table(list(status.devices), wide), *below
+    )
 
 
 def device_table(devices: list[device_pb2.DeviceStatus], wide: bool) -> Table:
