@@ -71,8 +71,7 @@ class Fleet:
             process = None
             if spec.device is not None:
                 command = worker_command(command_template, spec.model, spec.device, address, spawned) + engine_args
-                changed = partial(events.worker_changed, link)
-                process = WorkerProcess(spec.name, command, clock, changed, partial(getattr, link, "has_served"))
+                process = WorkerProcess(spec.name, command, clock, partial(events.worker_changed, link))
             self.workers.append(Worker(spec, link, process))
 
     def start(self) -> None:
