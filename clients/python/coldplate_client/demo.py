@@ -57,7 +57,7 @@ def run_demo() -> None:
             left = stack.stop()
     except StackFailed as failure:
         raise CliFailure(f"{failure}") from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BrokenPipeError):
         shutil.rmtree(run_dir)
         raise
     if left:
