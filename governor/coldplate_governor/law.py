@@ -22,7 +22,7 @@ _LOST_DUTY = 0.5
 _GUARD_MARGIN_CELSIUS = 2.0
 _GUARD_RUN = 2
 _RISE_TIME_S = 5.0  # fast, for the guard
-_TREND_TIME_S = 15.0  # slow, for the brake: one step of a 1 degC sensor must not move the duty
+_TREND_TIME_S = 15.0  # slow, for the brake: one step of a 1 °C sensor must not move the duty
 _CRITICAL_COOL_CELSIUS, _CRITICAL_COOL_S = 5.0, 15.0
 _NOMINAL_AFTER_S = 10.0
 _THROTTLED_BELOW, _NOMINAL_FROM = 0.95, 0.98
@@ -137,7 +137,7 @@ def _temperature(
 
     causes: list[Cause] = [firmware] if firmware else []
     if duty < 1:
-        text = f"{filtered:.1f} degC against a target of {heat.target_celsius:g}, trend {trend:+.2f} degC/s: "
+        text = f"{filtered:.1f} °C against a target of {heat.target_celsius:g}, trend {trend:+.2f} °C/s: "
         code = "TEMPERATURE_ABOVE_TARGET" if error < 0 else "TEMPERATURE_NEAR_TARGET"
         causes.append(Cause(code, text + f"duty {duty:.2f}"))
     predicted = temperature + gains.guard_horizon_s * max(0.0, rise)
@@ -149,7 +149,7 @@ def _temperature(
         mode, calm = "CRITICAL", None
         causes.insert(
             0,
-            Cause("GUARD", f"{temperature:.1f} degC heads for {predicted:.1f}, critical is {heat.critical_celsius:g}"),
+            Cause("GUARD", f"{temperature:.1f} °C heads for {predicted:.1f}, critical is {heat.critical_celsius:g}"),
         )
     elif age > _DISTRUST_S:
         mode, calm = "CRITICAL", None
@@ -164,11 +164,11 @@ def _temperature(
         cool = age <= _HOLD_S and temperature < heat.target_celsius - _CRITICAL_COOL_CELSIUS
         calm = (now_s if calm is None else calm) if cool else None
         if not cool and not causes:
-            causes.append(Cause("COOLING_DOWN", f"{temperature:.1f} degC, waiting for {heat.target_celsius - 5:g}"))
+            causes.append(Cause("COOLING_DOWN", f"{temperature:.1f} °C, waiting for {heat.target_celsius - 5:g}"))
         if calm is not None and now_s - calm >= _CRITICAL_COOL_S:
             mode, calm = "THROTTLED", None
         elif cool:
-            causes = [Cause("COOLING_DOWN", f"{temperature:.1f} degC after a critical temperature")]
+            causes = [Cause("COOLING_DOWN", f"{temperature:.1f} °C after a critical temperature")]
     state = replace(
         state,
         mode=mode,

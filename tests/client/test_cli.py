@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,11 @@ def run(*args: str | bytes, stdin: bytes = b"", **env: str) -> subprocess.Comple
 def control(tmp_path: Path) -> Iterator[str]:
     with FakeServer(f"unix:{tmp_path / 'control.sock'}"):
         yield str(tmp_path / "control.sock")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    result = run("--version")
+    assert (result.returncode, result.stdout.strip()) == (0, f"coldplate {version('coldplate')}")
 
 
 def test_generate_prints_the_answer(server: FakeServer) -> None:

@@ -122,7 +122,7 @@ def test_above_target_duty_and_prefill_fall_and_the_reason_has_the_numbers() -> 
     assert last.limits.max_prefill_tokens is not None
     assert last.limits.max_prefill_tokens < 2048
     assert "TEMPERATURE_ABOVE_TARGET" in codes(last)
-    assert "88.0 degC against a target of 85" in last.causes[0].text
+    assert "88.0 °C against a target of 85" in last.causes[0].text
 
 
 def test_a_duty_falls_faster_than_it_rises() -> None:
@@ -139,7 +139,7 @@ def test_near_critical_the_guard_acts_at_once() -> None:
     assert decisions[-1].limits.duty == NPU.levers.min_duty
     assert "GUARD" in codes(decisions[-1])
     _, still, _ = play(NPU, hold(82.0, 60), state)
-    assert all(decision.mode == "CRITICAL" for decision in still), "5 degC below target is the way out"
+    assert all(decision.mode == "CRITICAL" for decision in still), "5 °C below target is the way out"
     _, out, _ = play(NPU, hold(75.0, 90), state)
     assert [d.mode for d in (out[10], out[17], out[-1])] == ["CRITICAL", "THROTTLED", "NOMINAL"]
 

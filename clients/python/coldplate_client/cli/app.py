@@ -2,9 +2,11 @@
 
 import os
 import sys
+from typing import Annotated
 
 import typer
 
+from coldplate import __version__
 from coldplate_client.cli import admin, board, chat, demo, generate, limit, models, status, up
 from coldplate_client.cli.console import EXIT_FAILED, CliFailure, err
 
@@ -29,6 +31,21 @@ app.command("abort")(admin.abort)
 app.command("demo", hidden=True)(demo.demo)
 
 _EXIT_INTERRUPTED = 130
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coldplate {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Talk to a Coldplate service, watch it, and run one on this machine."""
 
 
 def main() -> None:
