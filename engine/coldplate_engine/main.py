@@ -3,10 +3,10 @@
 import asyncio
 import logging
 import os
-import sys
 
 from coldplate.logs import configure_logs
 from coldplate.settings import EXIT_BAD_SETTINGS, load_settings
+from coldplate.stderr import write_stderr
 from coldplate_engine.runner import ModelError
 from coldplate_engine.settings import EngineSettings
 from coldplate_engine.threads import let_waiting_threads_sleep
@@ -25,12 +25,10 @@ def main() -> None:
     try:
         code = asyncio.run(_serve(settings))
     except (ModelError, OSError) as error:
-        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
+        write_stderr(f"{PROGRAM}: {' '.join(str(error).split())}\n".encode(errors="backslashreplace"))
         code = EXIT_BAD_SETTINGS
     # The engine's thread may be inside a hung device call or a load: neither can be joined.
     logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
     os._exit(code)
 
 

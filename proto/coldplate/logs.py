@@ -6,8 +6,20 @@ from typing import Literal
 
 import structlog
 
+from coldplate.stderr import write_stderr
+
 LogFormat = Literal["console", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+
+class _StderrHandler(logging.Handler):
+    """A log that nobody reads must not stop the process that writes it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            write_stderr(self.format(record).encode(errors="backslashreplace") + b"\n")
+        except Exception:
+            self.handleError(record)
 
 
 def configure_logs(process: str, level: LogLevel = "info", fmt: LogFormat = "console") -> None:
@@ -39,7 +51,7 @@ def configure_logs(process: str, level: LogLevel = "info", fmt: LogFormat = "con
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _StderrHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,

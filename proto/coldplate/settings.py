@@ -20,6 +20,7 @@ from pydantic_settings import (
 )
 
 from coldplate.logs import LogFormat, LogLevel
+from coldplate.stderr import write_stderr
 
 EXIT_BAD_SETTINGS = 2
 
@@ -77,7 +78,7 @@ def load_settings(cls: type[S], program: str, argv: list[str] | None = None) -> 
 
 def fail(program: str, message: str) -> NoReturn:
     """End the process: a setting or a file it names is unusable."""
-    print(f"{program}: {message}", file=sys.stderr)
+    write_stderr(f"{program}: {message}\n".encode(errors="backslashreplace"))
     raise SystemExit(EXIT_BAD_SETTINGS)
 
 

@@ -5,16 +5,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from coldplate.clock import MonotonicClock
 from coldplate.internal.v1 import engine_pb2
 from coldplate.limits import Limits
-from coldplate_server.errors import EngineLost, NonFiniteLogits, StreamCut
+from coldplate_server.errors import Aborted, DeadlineExceeded, EngineLost, NonFiniteLogits, StreamCut
 from coldplate_server.journal import EngineEnd, StreamRecord
 from coldplate_server.request import FallbackPolicy, Priority, SamplingParams
 from coldplate_server.settings import ServedModel, WorkerSpec
 from coldplate_server.workers.link import WorkerLink
-from support.fake_engine import FakeEngine
+from support.fake_engine import FakeEngine, hello
 
 
 class Events:
@@ -176,3 +177,74 @@ async def test_credit_follows_the_workers_word_less_what_is_on_its_way(
     engine.step(credit=(1, 3, 160))
     await events.until(lambda: link.credit.free_kv_tokens == 160)
     assert link.credit.free_slots == 3
+
+
+HELLO = engine_pb2.Hello(devices=["cpu"], vocabulary_size=300, block_size=16, kv_cache_tokens=256, max_num_seqs=4)
+FOREIGN = {
+    "names no device": engine_pb2.RunResponse(hello=engine_pb2.Hello()),
+    "unknown device": engine_pb2.RunResponse(hello=engine_pb2.Hello(devices=["gpu:0"])),
+    "max_model_len is 0": engine_pb2.RunResponse(hello=HELLO),
+    "one stream for each": engine_pb2.RunResponse(step=engine_pb2.Step(streams=[1, 2], token_ids=[5])),
+    "outside its vocabulary": engine_pb2.RunResponse(step=engine_pb2.Step(streams=[1], token_ids=[-1])),
+}
+
+
+@pytest.mark.parametrize("why", list(FOREIGN))
+async def test_a_worker_that_breaks_the_protocol_loses_its_connection_and_may_come_again(
+    link: WorkerLink, engine: FakeEngine, events: Events, why: str
+) -> None:
+    stream = record(1)
+    link.submit(stream)
+    engine.say(FOREIGN[why])
+    await events.until(lambda: stream.over)
+    assert isinstance(stream.error, EngineLost)
+    await events.until(lambda: link.ready)
+    assert engine.connections == 2
+
+
+async def test_a_worker_that_never_makes_sense_is_asked_ever_more_seldom_and_is_told_of_once(
+    tmp_path: Path, events: Events
+) -> None:
+    async with FakeEngine(tmp_path / "e.sock") as engine:
+        engine.hello = engine_pb2.Hello(devices=["gpu:0"])
+        spec = WorkerSpec("worker-0", ServedModel("m", Path("m")), address=engine.address)
+        link = WorkerLink(spec, engine.address, MonotonicClock(), events)
+        with capture_logs() as lines:
+            task = asyncio.create_task(link.run())
+            await events.until(lambda: engine.connections >= 4)
+        assert [line["event"] for line in lines] == ["worker connection lost"]
+        assert link.trouble is not None
+        assert "gpu:0" in link.trouble
+        engine.hello = hello()
+        await events.until(lambda: link.ready)
+        assert link.trouble is None
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@pytest.mark.slow
+async def test_a_worker_that_was_away_for_long_is_found_soon(tmp_path: Path, events: Events) -> None:
+    """Sooner than it would end itself for want of a server, however long the connection has been tried in vain."""
+    spec = WorkerSpec("worker-0", ServedModel("m", Path("m")), address=f"unix:{tmp_path / 'e.sock'}")
+    link = WorkerLink(spec, spec.address or "", MonotonicClock(), events)
+    task = asyncio.create_task(link.run())
+    await asyncio.sleep(11)
+    async with FakeEngine(tmp_path / "e.sock"):
+        async with asyncio.timeout(2.5):
+            await events.until(lambda: link.ready)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def test_what_the_worker_ends_by_the_deadline_is_no_abort(
+    link: WorkerLink, engine: FakeEngine, events: Events
+) -> None:
+    late, ended = record(1), record(2)
+    late.deadline = 0.0
+    link.submit(late)
+    link.submit(ended)
+    cancelled = [engine_pb2.Finished(stream=i, cause=engine_pb2.STOP_CAUSE_CANCELLED) for i in (1, 2)]
+    engine.step(finished=tuple(cancelled))
+    await events.until(lambda: late.over and ended.over)
+    assert isinstance(late.error, DeadlineExceeded)
+    assert isinstance(ended.error, Aborted)

@@ -36,6 +36,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
     def __init__(self, socket: Path) -> None:
         self.address = f"unix:{socket}"
         self.commands: asyncio.Queue[engine_pb2.RunRequest] = asyncio.Queue()
+        self.hello = hello()
+        self.connections = 0
         self._outbox: asyncio.Queue[engine_pb2.RunResponse | None] = asyncio.Queue()
         self._server = grpc.aio.server()
         engine_pb2_grpc.add_EngineServiceServicer_to_server(self, self._server)
@@ -53,7 +55,8 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
     ) -> AsyncIterator[engine_pb2.RunResponse]:
         self._outbox = asyncio.Queue()
         reader = asyncio.create_task(self._read(requests))
-        yield engine_pb2.RunResponse(hello=hello())
+        self.connections += 1
+        yield engine_pb2.RunResponse(hello=self.hello)
         while (message := await self._outbox.get()) is not None:
             yield message
         reader.cancel()
@@ -84,6 +87,9 @@ class FakeEngine(engine_pb2_grpc.EngineServiceServicer):
             credit=engine_pb2.Credit(submits_seen=seen, free_slots=slots, free_kv_tokens=kv_tokens),
         )
         self._outbox.put_nowait(engine_pb2.RunResponse(step=message))
+
+    def say(self, message: engine_pb2.RunResponse) -> None:
+        self._outbox.put_nowait(message)
 
     def hang_up(self) -> None:
         self._outbox.put_nowait(None)

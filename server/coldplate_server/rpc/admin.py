@@ -131,5 +131,5 @@ def _worker_info(worker: Worker) -> pb.WorkerInfo:
         devices=worker.devices,
         connected=worker.link.ready,
         restarts=worker.restarts,
-        detail=worker.failure or worker.last_exit or "",
+        detail=worker.failure or worker.last_exit or worker.link.trouble or "",
     )

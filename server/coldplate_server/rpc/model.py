@@ -58,7 +58,8 @@ def _replica(worker: Worker) -> pb.ModelReplica:
         replica.state, replica.state_detail = pb.MODEL_STATE_FAILED, worker.failure
     elif hello is None:
         replica.state = pb.MODEL_STATE_LOADING
-        replica.state_detail = f"{loading.phase}, {loading.progress:.0%}" if loading else "waiting for the worker"
+        waiting = worker.link.trouble or "waiting for the worker"
+        replica.state_detail = f"{loading.phase}, {loading.progress:.0%}" if loading else waiting
     else:
         replica.state = pb.MODEL_STATE_AVAILABLE
         replica.devices.extend(hello.devices)

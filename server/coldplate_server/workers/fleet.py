@@ -71,7 +71,8 @@ class Fleet:
             process = None
             if spec.device is not None:
                 command = worker_command(command_template, spec.model, spec.device, address, spawned) + engine_args
-                process = WorkerProcess(spec.name, command, clock, partial(events.worker_changed, link))
+                changed = partial(events.worker_changed, link)
+                process = WorkerProcess(spec.name, command, clock, changed, partial(getattr, link, "has_served"))
             self.workers.append(Worker(spec, link, process))
 
     def start(self) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,29 +10,31 @@ import grpc.aio
 import structlog
 
 from coldplate.clock import Clock
+from coldplate.device_id import DeviceId
 from coldplate.internal.v1 import engine_pb2, engine_pb2_grpc
 from coldplate.limits import NO_LIMITS, Limits
 from coldplate.limits_proto import limits_to_proto
-from coldplate_server.errors import (
-    Aborted,
-    DeviceFault,
-    DeviceOutOfMemory,
-    EngineLost,
-    NonFiniteLogits,
-    NoWorker,
-    RequestError,
-    StreamCut,
-)
 from coldplate_server.journal import EngineEnd, StreamRecord
 from coldplate_server.settings import WorkerSpec
 from coldplate_server.workers.credit import Credit
+from coldplate_server.workers.endings import error_of, lost_error
 from coldplate_server.workers.step_log import StepLog
 
 log = structlog.get_logger()
 
-_CONNECT_RETRY_S = 0.05
+_FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
 _LONGEST_DEADLINE_MS = 2**32 - 1
-_CHANNEL_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A worker that nobody calls ends itself after ten seconds: it must be found sooner, however long it was away.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.min_reconnect_backoff_ms", 5000),  # the time a connection attempt gets
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+)
+_POSITIVE = ("block_size", "kv_cache_tokens", "max_model_len", "max_num_seqs", "vocabulary_size")
 _ENDS = {
     engine_pb2.STOP_CAUSE_STOP_TOKEN: "stop_token",
     engine_pb2.STOP_CAUSE_MAX_TOKENS: "max_tokens",
@@ -53,6 +54,10 @@ class LinkEvents(Protocol):
         ...
 
 
+class ProtocolBroken(Exception):
+    """A worker said what no worker of ours says."""
+
+
 @dataclass(frozen=True, slots=True)
 class LoadingState:
     phase: str
@@ -60,13 +65,18 @@ class LoadingState:
 
 
 class WorkerLink:
-    """One worker over the time of its connections. ``hello`` is None while it is not ready."""
+    """One worker over the time of its connections.
+
+    ``hello`` is None while it is not ready, and ``trouble`` tells why in words where that is known.
+    """
 
     def __init__(self, spec: WorkerSpec, address: str, clock: Clock, events: LinkEvents) -> None:
         self.spec = spec
         self.address = address
         self.hello: engine_pb2.Hello | None = None
         self.loading: LoadingState | None = None
+        self.trouble: str | None = None
+        self.has_served = False
         self.credit = Credit(1, 0, 0)
         self.steps = StepLog(clock)
         self.devices: list[str] = []
@@ -134,15 +144,18 @@ class WorkerLink:
 
     async def run(self) -> None:
         """Stay connected until cancelled, over as many connections as it takes."""
+        retry_s = _FIRST_RETRY_S
         try:
             while True:
                 async with grpc.aio.insecure_channel(self.address, options=_CHANNEL_OPTIONS) as channel:
-                    await self._one_connection(engine_pb2_grpc.EngineServiceStub(channel))
-                await asyncio.sleep(_CONNECT_RETRY_S)
+                    greeted = await self._one_connection(engine_pb2_grpc.EngineServiceStub(channel))
+                retry_s = _FIRST_RETRY_S if greeted else min(2 * retry_s, _LAST_RETRY_S)
+                await asyncio.sleep(retry_s)
         finally:
             self._lost()
 
-    async def _one_connection(self, stub: engine_pb2_grpc.EngineServiceStub) -> None:
+    async def _one_connection(self, stub: engine_pb2_grpc.EngineServiceStub) -> bool:
+        """Returns, when the connection has ended, whether it ever came to a hello."""
         outbox: asyncio.Queue[engine_pb2.RunRequest] = asyncio.Queue()
         call = stub.Run(wait_for_ready=True)
         writer = asyncio.create_task(_write_out(outbox, call))
@@ -156,16 +169,25 @@ class WorkerLink:
                     self._greet(response.hello)
                 elif event == "loading":
                     self.loading = LoadingState(response.loading.phase, response.loading.progress)
-            log.warning("worker ended its control stream", worker=self.spec.name)
+            trouble = "the worker ended its control stream"
         except grpc.aio.AioRpcError as error:
-            log.warning("worker connection lost", worker=self.spec.name, code=error.code().name, detail=error.details())
+            trouble = f"{error.code().name}: {error.details()}"
+        except ProtocolBroken as error:
+            trouble = f"the worker breaks the protocol: {error}"
         finally:
             writer.cancel()
             call.cancel()
+            greeted = self.ready
             self._lost()
+        if greeted or trouble != self.trouble:
+            log.warning("worker connection lost", worker=self.spec.name, reason=trouble)
+        self.trouble = trouble
+        return greeted
 
     def _greet(self, hello: engine_pb2.Hello) -> None:
-        self.hello, self.loading = hello, None
+        if (reason := _why_unusable(hello)) is not None:
+            raise ProtocolBroken(reason)
+        self.hello, self.loading, self.trouble, self.has_served = hello, None, None, True
         self.devices = list(hello.devices)
         self.credit = Credit(hello.block_size, hello.credit.free_slots, hello.credit.free_kv_tokens)
         self.steps.reset()
@@ -182,6 +204,10 @@ class WorkerLink:
         self._events.worker_changed(self)
 
     def _take_step(self, step: engine_pb2.Step) -> None:
+        if self.hello is None or len(step.streams) != len(step.token_ids):
+            raise ProtocolBroken("a step before hello, or not one stream for each of its tokens")
+        if step.token_ids and not 0 <= min(step.token_ids) <= max(step.token_ids) < self.hello.vocabulary_size:
+            raise ProtocolBroken(f"a token outside its vocabulary of {self.hello.vocabulary_size}")
         now = self._clock.now()
         live = self._live
         touched: dict[int, StreamRecord] = {}
@@ -197,21 +223,21 @@ class WorkerLink:
         self.steps.add(step.stats, len(step.streams))
         for finished in step.finished:
             if (record := live.pop(finished.stream, None)) is not None:
-                self._end(record, finished)
+                self._end(record, finished, now)
                 touched[record.number] = record
         self.credit.update(step.credit.submits_seen, step.credit.free_slots, step.credit.free_kv_tokens)
         for record in touched.values():
             record.notify()
         self._events.step_taken(self, len(step.streams))
 
-    def _end(self, record: StreamRecord, finished: engine_pb2.Finished) -> None:
+    def _end(self, record: StreamRecord, finished: engine_pb2.Finished, now: float) -> None:
         self._settle(record)
         cause = _ENDS.get(finished.cause)
         if cause is not None:
             token = finished.stop_token_id if cause == "stop_token" else None
             record.finish(EngineEnd(cause, token))
             return
-        error = _error_of(record, finished)
+        error = error_of(record, finished, now)
         log.warning(
             "engine ended a stream with an error",
             request_id=record.request_id,
@@ -236,7 +262,7 @@ class WorkerLink:
         live, self._live = self._live, {}
         for record in live.values():
             self._settle(record)
-            record.fail(_lost_error(record))
+            record.fail(lost_error(record))
             record.notify()
         self._events.worker_changed(self)
 
@@ -249,44 +275,20 @@ class WorkerLink:
             self._outbox.put_nowait(engine_pb2.RunRequest(**command))  # type: ignore[arg-type]
 
 
+def _why_unusable(hello: engine_pb2.Hello) -> str | None:
+    if not hello.devices:
+        return "its hello names no device"
+    try:
+        for device in hello.devices:
+            DeviceId.parse(device)
+    except ValueError as error:
+        return f"its hello: {error}"
+    bad = next((name for name in _POSITIVE if getattr(hello, name) < 1), None)
+    return f"its hello: {bad} is {getattr(hello, bad)}" if bad else None
+
+
 async def _write_out(outbox: asyncio.Queue[engine_pb2.RunRequest], call: Any) -> None:
     """Send commands until the call ends; who reads from it learns why."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await call.write(await outbox.get())
-
-
-def _lost_error(record: StreamRecord) -> RequestError:
-    if record.delivered == 0:
-        return EngineLost(
-            "the engine was lost before the first token; the request can be sent again", retry_after_s=1.0
-        )
-    return StreamCut(
-        f"the engine was lost after {record.delivered} tokens; what was delivered stands, the rest will not come",
-        delivered_tokens=record.delivered,
-    )
-
-
-_ERRORS: dict[int, Callable[[StreamRecord], RequestError]] = {
-    engine_pb2.ENGINE_ERROR_NON_FINITE_LOGITS: lambda record: NonFiniteLogits(
-        f"the model's output for this request became NaN or infinite after {record.delivered} tokens",
-        delivered_tokens=record.delivered,
-    ),
-    engine_pb2.ENGINE_ERROR_OUT_OF_MEMORY: lambda record: DeviceOutOfMemory(
-        "the device ran out of memory for this request", retry_after_s=1.0, delivered_tokens=record.delivered
-    ),
-    engine_pb2.ENGINE_ERROR_UNSATISFIABLE: lambda record: DeviceFault(
-        "the engine cannot run this request", delivered_tokens=record.delivered
-    ),
-    engine_pb2.ENGINE_ERROR_DEVICE: lambda record: _lost_error(record),
-    engine_pb2.ENGINE_ERROR_REFUSED: lambda record: NoWorker(
-        "the engine stopped taking requests; try again", retry_after_s=1.0
-    ),
-}
-
-
-def _error_of(record: StreamRecord, finished: engine_pb2.Finished) -> RequestError:
-    if finished.cause == engine_pb2.STOP_CAUSE_CANCELLED:
-        return Aborted("the engine cancelled the request")
-    make = _ERRORS.get(finished.error)
-    return make(record) if make else DeviceFault("the engine failed on this request", delivered_tokens=record.delivered)
