@@ -1,5 +1,6 @@
 """Whether a tokenised request fits the model and its engines: arithmetic before any work."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -32,11 +33,8 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
         )
     max_tokens = min(request.max_tokens or default, left)
     done = len(request.resume_ids)
-    if done >= max_tokens:
-        _refuse(
-            f"{prefix}resume.emitted_token_ids",
-            f"{done} of at most {max_tokens} tokens exist: nothing is left to generate",
-        )
+    if done > max_tokens:
+        _refuse(f"{prefix}resume.emitted_token_ids", f"{done} of at most {max_tokens} tokens exist")
     _check_ids(request, prompt_ids, room.vocabulary, prefix)
     needed = len(prompt_ids) + max_tokens
     if room.cache is not None and needed > room.cache:
@@ -46,6 +44,16 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
             f"the engine has {room.cache}",
         )
     return max_tokens
+
+
+def check_resumable(request: GenerationRequest, stop_token_ids: AbstractSet[int], prefix: str) -> None:
+    """Raises InvalidRequest for emitted tokens one of which ends an answer: an answer never holds such a token."""
+    index = next((i for i, token in enumerate(request.resume_ids) if token in stop_token_ids), None)
+    if index is not None:
+        token = request.resume_ids[index]
+        _refuse(
+            f"{prefix}resume.emitted_token_ids[{index}]", f"token id {token} ends the answer: nothing comes after it"
+        )
 
 
 def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: int, prefix: str) -> None:

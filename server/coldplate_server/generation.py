@@ -12,8 +12,8 @@ from coldplate_server.catalog import Catalog
 from coldplate_server.dispatcher import Dispatcher
 from coldplate_server.errors import PromptTooLarge, RequestError, Violation
 from coldplate_server.events import Completed, Event, Progress, Started
-from coldplate_server.fit import Room, fit_max_tokens
-from coldplate_server.journal import StreamRecord
+from coldplate_server.fit import Room, check_resumable, fit_max_tokens
+from coldplate_server.journal import EngineEnd, StreamRecord
 from coldplate_server.reader import Reader
 from coldplate_server.request import Conversation, GenerationRequest
 from coldplate_server.result import ChoiceEnd, FinishReason, Timings, Usage
@@ -63,7 +63,10 @@ class Generator:
         wanted_s = request.queue_timeout_s
         queue_wait_s = self._max_queue_wait_s if wanted_s is None else min(wanted_s, self._max_queue_wait_s)
         reader = Reader(record, tokenizer, request, self._clock)
-        self._dispatcher.enqueue(record, queue_wait_s)
+        if reader.end is not None or record.resumed == record.max_tokens:
+            record.finish(EngineEnd("max_tokens"))  # the earlier call had come to its end: only that is left to tell
+        else:
+            self._dispatcher.enqueue(record, queue_wait_s)
         try:
             async for event in self._read(reader, tokenizer, flush_interval_s, progress_interval_s):
                 yield event
@@ -148,6 +151,8 @@ class Generator:
         max_tokens = fit_max_tokens(request, prompt_ids, room, self._default_max_tokens, field_prefix)
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(63)
         ends = frozenset() if request.stop.ignore_end_of_text else tokenizer.end_of_text_ids
+        stop_token_ids = ends | request.stop.token_ids
+        check_resumable(request, stop_token_ids, field_prefix)
         return StreamRecord(
             number=self._dispatcher.journal.next_number(),
             request_id=request.request_id,
@@ -156,7 +161,7 @@ class Generator:
             sampling=replace(request.sampling, seed=seed),
             max_tokens=max_tokens,
             context_limited=max_tokens < (request.max_tokens or self._default_max_tokens),
-            stop_token_ids=ends | request.stop.token_ids,
+            stop_token_ids=stop_token_ids,
             priority=request.priority,
             fallback=request.fallback,
             arrived=arrived,

@@ -14,7 +14,8 @@ from coldplate_server.text.tokenizer import Tokenizer
 class Reader:
     """The reading side of one stream: a cursor into the journal, the detokeniser's and the stop matcher's state.
 
-    ``end`` is set once a stop sequence has ended the answer; tokens behind it are never taken.
+    ``end`` is set once a stop sequence has ended the answer, in an earlier call perhaps; tokens behind it are never
+    taken.
     """
 
     def __init__(self, record: StreamRecord, tokenizer: Tokenizer, request: GenerationRequest, clock: Clock) -> None:
@@ -36,7 +37,7 @@ class Reader:
         """Bring the text state to where an earlier call left off; what it had sent is not sent again."""
         text = self._detokenizer.push(self.record.emitted)
         if self._stop is not None:
-            self._stop.push(text)
+            self._note_match(self._stop.push(text)[1])
 
     @property
     def unread(self) -> bool:
@@ -74,10 +75,8 @@ class Reader:
         text = self._detokenizer.finish()
         if self._stop is not None:
             text, matched = self._stop.push(text)
-            if matched is not None:
-                self.end = ChoiceEnd(FinishReason.STOP_SEQUENCE, stop_sequence=matched)
-            else:
-                text += self._stop.flush()
+            self._note_match(matched)
+            text += self._stop.flush()
         return self._delta(text, last=True)
 
     def _take_until_stop(self, stop: StopMatcher) -> str:
@@ -86,10 +85,14 @@ class Reader:
             self.taken += 1
             text, matched = stop.push(self._detokenizer.push((token_id,)))
             parts.append(text)
-            if matched is not None:
-                self.end = ChoiceEnd(FinishReason.STOP_SEQUENCE, stop_sequence=matched)
+            self._note_match(matched)
+            if self.end is not None:
                 break
         return "".join(parts)
+
+    def _note_match(self, matched: str | None) -> None:
+        if matched is not None:
+            self.end = ChoiceEnd(FinishReason.STOP_SEQUENCE, stop_sequence=matched)
 
     def _delta(self, text: str, *, last: bool = False) -> Delta | None:
         first, count = self._reported, self.taken - self._reported

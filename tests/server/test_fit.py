@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coldplate_server.errors import InvalidRequest
-from coldplate_server.fit import Room, fit_max_tokens
+from coldplate_server.fit import Room, check_resumable, fit_max_tokens
 from coldplate_server.request import GenerationRequest, StopRules
 
 ROOM = Room(context=256, cache=None, vocabulary=100)
@@ -43,9 +43,17 @@ def test_what_no_cache_can_hold_is_refused_with_the_numbers() -> None:
     assert "need a cache of 65 tokens; the engine has 64" in text
 
 
-def test_an_answer_that_is_complete_cannot_be_resumed() -> None:
-    assert fit(10, 20, resumed=19) == 20
-    assert refusal(10, 20, resumed=20)[0] == "request.resume.emitted_token_ids"
+def test_an_answer_longer_than_it_may_be_cannot_be_resumed() -> None:
+    assert fit(10, 20, resumed=19) == fit(10, 20, resumed=20) == 20
+    assert refusal(10, 20, resumed=21)[0] == "request.resume.emitted_token_ids"
+
+
+def test_an_answer_that_holds_an_end_cannot_be_resumed() -> None:
+    request = GenerationRequest("r", "m", "text", resume_ids=(1, 2, 3))
+    check_resumable(request, {0, 4}, "")
+    with pytest.raises(InvalidRequest) as refused:
+        check_resumable(request, {0, 2}, "request.")
+    assert refused.value.violations[0].field == "request.resume.emitted_token_ids[1]"
 
 
 def test_ids_outside_the_vocabulary_are_refused_by_field() -> None:

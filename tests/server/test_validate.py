@@ -79,7 +79,7 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
     ({"resume": {"emitted_token_ids": [-1]}}, "resume.emitted_token_ids[0]", "-1"),
     ({"resume": {"seed": "4"}, "sampling": {"seed": "5"}}, "resume.seed", "5"),
     (
-        {"resume": {"emitted_token_ids": [1, 2]}, "stopping": {"max_tokens": 2}},
+        {"resume": {"emitted_token_ids": [1, 2, 3]}, "stopping": {"max_tokens": 2}},
         "resume.emitted_token_ids",
         "max_tokens",
     ),
@@ -137,6 +137,7 @@ VALID: list[dict[str, Any]] = [
     {"reporting": {"text": False}},
     {"fallback": "FALLBACK_ANY", "scheduling": {"priority": "PRIORITY_HIGH", "queue_timeout": "0.5s"}},
     {"conversation": {"messages": [turn(), turn("assistant")], "continue_final_message": True}},
+    {"resume": {"emitted_token_ids": [1, 2]}, "stopping": {"max_tokens": 2}},
     {"resume": {"emitted_token_ids": [1, 2], "seed": "5"}, "sampling": {"seed": "5"}, "stopping": {"max_tokens": 3}},
 ]
 

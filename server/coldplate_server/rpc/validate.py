@@ -223,9 +223,9 @@ def _resume(check: Checker, message: generation_pb2.GenerateRequest) -> None:
     sampling, stopping, emitted = message.sampling, message.stopping, len(message.resume.emitted_token_ids)
     if sampling.HasField("seed") and sampling.seed != message.resume.seed:
         check.add("resume.seed", f"is {message.resume.seed}, but sampling.seed is {sampling.seed}")
-    if stopping.HasField("max_tokens") and 1 <= stopping.max_tokens <= emitted:
-        left = f"leaves nothing of max_tokens, which is {stopping.max_tokens} and counts them"
-        check.add("resume.emitted_token_ids", f"holds {emitted} tokens, which {left}")
+    if stopping.HasField("max_tokens") and 1 <= stopping.max_tokens < emitted:
+        above = f"is above max_tokens, which is {stopping.max_tokens} and counts them"
+        check.add("resume.emitted_token_ids", f"holds {emitted} tokens, which {above}")
 
 
 def _unserved(message: generation_pb2.GenerateRequest) -> Iterable[str]:
