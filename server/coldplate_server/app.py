@@ -66,8 +66,9 @@ class StartRefused(Exception):
 class App:
     """One server. ``run`` returns when it has stopped cleanly; raises StartRefused when it could not start."""
 
-    def __init__(self, settings: ServerSettings, clock: Clock) -> None:
-        """Raises StartRefused for unusable settings, ModelFilesError for an unusable model folder."""
+    def __init__(self, settings: ServerSettings, clock: Clock, stop: asyncio.Event) -> None:
+        """``stop`` is what ``run`` ends at. Raises StartRefused for unusable settings, ModelFilesError for an unusable
+        model folder."""
         self._settings = settings
         self._clock = clock
         try:
@@ -88,7 +89,7 @@ class App:
         )
         self.dispatcher.fleet = self.fleet
         self.view = StatusView(self.fleet, self.limits, self.dispatcher, clock)
-        self._stop = asyncio.Event()
+        self._stop = stop
         self._nudge = asyncio.Event()  # a worker came or went: health must not wait for the next tick
         self._refused: str | None = None
         self._upkeep: asyncio.Task[None] | None = None
@@ -105,11 +106,8 @@ class App:
         self.metrics.tokens_made(link.spec.model.name, tokens)
         self.dispatcher.pump()
 
-    def stop(self) -> None:
-        """Begin to stop: readiness off, no new calls, running streams get the grace."""
-        self._stop.set()
-
     async def run(self) -> None:
+        """Serve until told to stop; then readiness off, no new calls, running streams get the grace."""
         settings = self._settings
         health = health_aio.HealthServicer()
         self.lifecycle = Lifecycle(health, self.catalog, self.fleet, self.dispatcher)
@@ -261,7 +259,11 @@ def _claim_control_socket(path: Path) -> None:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             probe.connect(str(path))
-    except (FileNotFoundError, ConnectionRefusedError):
+    except FileNotFoundError:
+        pass
+    except ConnectionRefusedError:  # how a file of any other kind answers, too
+        if not path.is_socket():
+            raise StartRefused(f"--control-socket {path}: there is a file that is no socket") from None
         path.unlink(missing_ok=True)
     except OSError as error:
         why = "the path is too long" if error.errno == errno.EINVAL or "too long" in str(error) else error

@@ -28,11 +28,11 @@ def main() -> None:
 
 
 async def _run(settings: ServerSettings) -> None:
-    app = App(settings, MonotonicClock())
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for stop_signal in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(stop_signal, app.stop)
-    await app.run()
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):  # before anything is made that has to be cleaned up
+        loop.add_signal_handler(stop_signal, stop.set)
+    await App(settings, MonotonicClock(), stop).run()
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

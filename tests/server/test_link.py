@@ -16,6 +16,7 @@ from coldplate_server.request import FallbackPolicy, Priority, SamplingParams
 from coldplate_server.settings import ServedModel, WorkerSpec
 from coldplate_server.workers.link import WorkerLink
 from support.fake_engine import FakeEngine, hello
+from support.processes import until
 
 
 class Events:
@@ -248,3 +249,17 @@ async def test_what_the_worker_ends_by_the_deadline_is_no_abort(
     await events.until(lambda: late.over and ended.over)
     assert isinstance(late.error, DeadlineExceeded)
     assert isinstance(ended.error, Aborted)
+
+
+async def test_a_worker_of_which_nothing_is_heard_is_told_of(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldplate_server.workers.link._SILENT_AFTER_S", 0.05)
+    spec = WorkerSpec("worker-0", ServedModel("m", Path("m")), address=f"unix:{tmp_path / 'e.sock'}")
+    link = WorkerLink(spec, spec.address or "", MonotonicClock(), events)
+    with capture_logs() as lines:
+        task = asyncio.create_task(link.run())
+        await asyncio.to_thread(until, "the trouble", lambda: link.trouble)
+        task.cancel()
+        await asyncio.wait([task])
+    assert [(line["event"], line["address"]) for line in lines] == [("worker is silent", spec.address)]

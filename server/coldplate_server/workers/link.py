@@ -23,6 +23,7 @@ from coldplate_server.workers.step_log import StepLog
 log = structlog.get_logger()
 
 _FIRST_RETRY_S, _LAST_RETRY_S = 0.05, 2.0
+_SILENT_AFTER_S = 10.0
 _LONGEST_DEADLINE_MS = 2**32 - 1
 _CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -159,8 +160,10 @@ class WorkerLink:
         outbox: asyncio.Queue[engine_pb2.RunRequest] = asyncio.Queue()
         call = stub.Run(wait_for_ready=True)
         writer = asyncio.create_task(_write_out(outbox, call))
+        silence = asyncio.get_running_loop().call_later(_SILENT_AFTER_S, self._note_silence)
         try:
             async for response in call:
+                silence.cancel()
                 event = response.WhichOneof("event")
                 if event == "step":
                     self._take_step(response.step)
@@ -175,6 +178,7 @@ class WorkerLink:
         except ProtocolBroken as error:
             trouble = f"the worker breaks the protocol: {error}"
         finally:
+            silence.cancel()
             writer.cancel()
             call.cancel()
             greeted = self.ready
@@ -183,6 +187,11 @@ class WorkerLink:
             log.warning("worker connection lost", worker=self.spec.name, reason=trouble)
         self.trouble = trouble
         return greeted
+
+    def _note_silence(self) -> None:
+        if self.trouble is None:
+            self.trouble = "nothing has been heard from the worker yet"
+            log.warning("worker is silent", worker=self.spec.name, address=self.address, waited_s=_SILENT_AFTER_S)
 
     def _greet(self, hello: engine_pb2.Hello) -> None:
         if (reason := _why_unusable(hello)) is not None:
