@@ -1,4 +1,4 @@
-"""Who limits what: operator limits, the governor's leased limits, safe limits, the worker's own cap.
+"""Who limits what: operator limits, the governor's leased limits, safe limits.
 
 In force on a device is the tightest of them, field by field. Leases run on the injected monotonic clock.
 """
@@ -52,7 +52,7 @@ class GovernorView:
 @dataclass(frozen=True, slots=True)
 class InForce:
     limits: Limits
-    binding: dict[str, str]  # field -> "operator", "governor", "safe" or "worker"
+    binding: dict[str, str]  # field -> "operator", "governor" or "safe"
 
 
 class LimitBook:
@@ -65,7 +65,7 @@ class LimitBook:
         self._required = required
         self._operator: dict[str, Limits] = {}
         self._directives: dict[str, Directive] = {}
-        self._worker_caps: dict[str, Limits] = {}
+        self._in_force: dict[str, InForce] = {}  # emptied by every change
         self._lease: _Lease | None = None
         self._state = "ungoverned"
         self._state_since = clock.now()
@@ -76,6 +76,7 @@ class LimitBook:
 
     def add_device(self, device: str, safe: Limits, required: bool) -> None:
         """Take in a device that a worker has only now reported."""
+        self._in_force.clear()
         self._safe[device] = safe
         if required:
             self._required |= {device}
@@ -85,15 +86,13 @@ class LimitBook:
 
         An empty ``device`` is every device: what was set on single ones before goes, too.
         """
+        self._in_force.clear()
         if not device:
             self._operator.clear()
         if limits:
             self._operator[device] = limits
         else:
             self._operator.pop(device, None)
-
-    def set_worker_cap(self, device: str, limits: Limits) -> None:
-        self._worker_caps[device] = limits
 
     def apply(self, governor: str, epoch: int, seq: int, ttl_s: float, directives: dict[str, Directive]) -> list[str]:
         """Renew or take the lease and replace the leased limits; returns the devices named that do not exist.
@@ -116,19 +115,23 @@ class LimitBook:
             if epoch == held.epoch and seq <= held.seq:
                 raise StaleCall(f"seq {seq} is not above {held.seq}")
         self._lease = _Lease(governor, epoch, seq, now + ttl_s)
+        self._in_force.clear()
         self._directives = {name: directive for name, directive in directives.items() if name in self._safe}
         self._refresh_state()
         return [name for name in directives if name not in self._safe]
 
     def in_force(self, device: str) -> InForce:
+        """What holds on a device now; computed anew only after something has changed."""
         self._refresh_state()
-        sources = (
-            ("operator", self._operator.get("", NO_LIMITS)),
-            ("operator", self._operator.get(device, NO_LIMITS)),
-            self._leased_or_safe(device),
-            ("worker", self._worker_caps.get(device, NO_LIMITS)),
-        )
-        return InForce(*tightest(sources))
+        found = self._in_force.get(device)
+        if found is None:
+            sources = (
+                ("operator", self._operator.get("", NO_LIMITS)),
+                ("operator", self._operator.get(device, NO_LIMITS)),
+                self._leased_or_safe(device),
+            )
+            found = self._in_force[device] = InForce(*tightest(sources))
+        return found
 
     def directive(self, device: str) -> Directive | None:
         """What the governor last said of the device, also after its lease has run out."""
@@ -161,4 +164,5 @@ class LimitBook:
         else:
             state = "governed" if now < self._lease.expires else "lost"
         if state != self._state:
+            self._in_force.clear()
             self._state, self._state_since = state, now

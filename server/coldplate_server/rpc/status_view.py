@@ -12,7 +12,6 @@ _SOURCES = {
     "operator": pb.LIMIT_SOURCE_OPERATOR,
     "governor": pb.LIMIT_SOURCE_GOVERNOR,
     "safe": pb.LIMIT_SOURCE_SAFE,
-    "worker": pb.LIMIT_SOURCE_WORKER,
 }
 _GOVERNOR_STATES = {
     "ungoverned": pb.GOVERNOR_STATE_UNGOVERNED,
