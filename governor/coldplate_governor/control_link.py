@@ -64,11 +64,6 @@ class ControlLink:
         self._trouble: object = None
         self._unknown: frozenset[str] = frozenset()
 
-    @property
-    def connected(self) -> bool:
-        """Whether the last call was accepted."""
-        return self._seq > 0 and self._trouble is None
-
     def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback] | None:
         """Send the directives. Returns the server's feedback by device, None when it did not answer or refused."""
         self._seq += 1

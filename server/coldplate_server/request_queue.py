@@ -63,8 +63,5 @@ class RequestQueue:
                 ahead += sum(1 for number in lane if number < record.number)
         return ahead
 
-    def of_model(self, model: str) -> list[StreamRecord]:
-        return [record for (name, _), lane in self._lanes.items() if name == model for record in lane.values()]
-
     def __iter__(self) -> Iterator[StreamRecord]:
         return iter([record for lane in self._lanes.values() for record in lane.values()])
