@@ -8,15 +8,15 @@ class StreamSlice:
     """One stream's part of a step.
 
     ``token_ids`` go in at positions ``start``, ``start + 1`` …; ``start`` tokens are in the cache already.
-    ``block_table``
-    covers all positions up to the last one. ``wants_logits``: the logits behind the last token are needed.
+    ``block_table`` covers all positions up to the last one. The logits behind the last ``logit_tokens`` tokens are
+    needed.
     """
 
     stream: int
     token_ids: list[int]
     start: int
     block_table: list[int]
-    wants_logits: bool
+    logit_tokens: int
 
 
 @dataclass(slots=True)
@@ -30,6 +30,6 @@ class StepBatch:
         return sum(len(piece.token_ids) for piece in self.slices)
 
     @property
-    def logit_rows(self) -> list[StreamSlice]:
-        """The slices that get a row of logits, in row order."""
-        return [piece for piece in self.slices if piece.wants_logits]
+    def logit_rows(self) -> int:
+        """Rows of logits: slice by slice, each slice's in the order of its tokens."""
+        return sum(piece.logit_tokens for piece in self.slices)

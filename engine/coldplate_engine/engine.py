@@ -130,9 +130,9 @@ class Engine:
         self._progress("warm_up", 0.0)
         prompt = max(1, min(_WARM_UP_TOKENS, kv.tokens - 1, max_model_len - 1))
         table = list(range(-(-(prompt + 1) // kv.block_size)))[: kv.num_blocks]
-        runner.execute(StepBatch([StreamSlice(0, [0] * prompt, 0, table, True)]), StepTimer())
+        runner.execute(StepBatch([StreamSlice(0, [0] * prompt, 0, table, 1)]), StepTimer())
         if prompt < kv.tokens:
-            runner.execute(StepBatch([StreamSlice(0, [0], prompt, table, True)]), StepTimer())
+            runner.execute(StepBatch([StreamSlice(0, [0], prompt, table, 1)]), StepTimer())
         if isinstance(device, FaultDevice):
             device.arm()
 

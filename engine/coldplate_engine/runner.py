@@ -41,7 +41,7 @@ class ModelRunner(Protocol):
         ...
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
-        """Run one step; returns float32 logits, shape [number of ``batch.logit_rows``, vocabulary].
+        """Run one step; returns float32 logits, shape [``batch.logit_rows``, vocabulary].
 
         Raises the device's own errors; ``Device.classify`` tells what they mean.
         """

@@ -156,7 +156,7 @@ class Scheduler:
                 token_ids=stream.tokens[start:end],
                 start=start,
                 block_table=stream.block_table,
-                wants_logits=end == len(stream.tokens),
+                logit_tokens=int(end == len(stream.tokens)),
             )
         )
         plan.streams.append(stream)

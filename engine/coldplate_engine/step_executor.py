@@ -96,7 +96,7 @@ class StepExecutor:
     def _attempt(
         self, part: list[StreamSlice], streams: dict[int, Stream], result: StepResult, timer: StepTimer
     ) -> Fault | None:
-        rows = [streams[piece.stream] for piece in part if piece.wants_logits]
+        rows = [streams[piece.stream] for piece in part if piece.logit_tokens]
         try:
             logits = self._runner.execute(StepBatch(part), timer)
             if rows:
@@ -132,7 +132,7 @@ def split(slices: list[StreamSlice], most: int) -> list[list[StreamSlice]]:
             part, room = [], most
         while len(rest.token_ids) > room:
             if room:
-                part.append(replace(rest, token_ids=rest.token_ids[:room], wants_logits=False))
+                part.append(replace(rest, token_ids=rest.token_ids[:room], logit_tokens=0))
                 rest = replace(rest, token_ids=rest.token_ids[room:], start=rest.start + room)
             parts.append(part)
             part, room = [], most

@@ -13,7 +13,7 @@ from coldplate_engine.runner import ModelError, ModelRunner
 from coldplate_engine.step_timer import StepTimer
 from support.fake_runner import FakeDevice
 
-STEP = StepBatch([StreamSlice(1, [1, 2], 0, [0], True)])
+STEP = StepBatch([StreamSlice(1, [1, 2], 0, [0], 1)])
 
 
 def loaded(plan: str) -> tuple[FaultDevice, ModelRunner]:

@@ -140,7 +140,7 @@ def test_prefill_chunks_and_decodes_give_the_same_logits(pair: Pair) -> None:
     (table,) = tables([len(ids)], seed=1)
     start = 0
     for size in (17, 1, 3, 16, 1, 1, 11):
-        got = pair.step(StreamSlice(0, ids[start : start + size], start, table, True))
+        got = pair.step(StreamSlice(0, ids[start : start + size], start, table, 1))
         assert_same(got, expected[start + size - 1 : start + size])
         start += size
 
@@ -170,25 +170,25 @@ def test_greedy_in_a_mixed_batch_joined_at_different_moments(pair: Pair) -> None
             if step >= 3 * stream and len(sequence) < len(wanted[stream]):
                 chunk = sequence[cached[stream] :][:20]
                 ends = cached[stream] + len(chunk) == len(sequence)
-                slices.append(StreamSlice(stream, chunk, cached[stream], block_tables[stream], ends))
+                slices.append(StreamSlice(stream, chunk, cached[stream], block_tables[stream], int(ends)))
         if not slices and step > 3 * len(prompts):
             break
         slices.sort(key=lambda piece: len(piece.token_ids) > 1)
         batch = StepBatch(slices)
         logits = pair.runner.execute(batch, StepTimer())
-        assert logits.shape == (len(batch.logit_rows), VOCABULARY)
+        assert logits.shape == (batch.logit_rows, VOCABULARY)
         for piece in slices:
             cached[piece.stream] += len(piece.token_ids)
-        for piece, row in zip(batch.logit_rows, logits, strict=True):
+        for piece, row in zip((piece for piece in batch.slices if piece.logit_tokens), logits, strict=True):
             sequences[piece.stream].append(int(row.argmax()))
     assert sequences == wanted
 
 
 def test_only_wanted_rows_come_back(pair: Pair) -> None:
     first, second = tables([8, 8], seed=3)
-    got = pair.step(StreamSlice(0, [5], 0, first, False), StreamSlice(1, [6, 7], 0, second, True))
+    got = pair.step(StreamSlice(0, [5], 0, first, 0), StreamSlice(1, [6, 7], 0, second, 1))
     assert_same(got, pair.expected([6, 7])[-1:])
-    assert pair.step(StreamSlice(0, [5, 6], 0, first, False)).shape == (0, VOCABULARY)
+    assert pair.step(StreamSlice(0, [5, 6], 0, first, 0)).shape == (0, VOCABULARY)
     assert pair.step().shape == (0, VOCABULARY)
 
 
@@ -199,10 +199,10 @@ def test_blocks_that_held_nan_harm_no_later_stream(pair: Pair) -> None:
     cache.pool.fill_(float("nan"))
     ids = tokens(22, seed=4)
     expected = pair.expected(ids)
-    assert_same(pair.step(StreamSlice(0, ids[:9], 0, table, True)), expected[8:9])
-    assert_same(pair.step(StreamSlice(0, ids[9:18], 9, table, True)), expected[17:18])
+    assert_same(pair.step(StreamSlice(0, ids[:9], 0, table, 1)), expected[8:9])
+    assert_same(pair.step(StreamSlice(0, ids[9:18], 9, table, 1)), expected[17:18])
     for position in range(18, 22):
-        got = pair.step(StreamSlice(0, ids[position : position + 1], position, table, True))
+        got = pair.step(StreamSlice(0, ids[position : position + 1], position, table, 1))
         assert_same(got, expected[position : position + 1])
 
 
@@ -214,16 +214,16 @@ def test_a_stream_with_nan_harms_no_neighbour(pair: Pair, monkeypatch: pytest.Mo
     ids = [token % 90 for token in tokens(33, seed=5)]
     expected = pair.expected(ids)
     got = pair.step(
-        StreamSlice(0, [1, 90, 3], 0, bad, True),
-        StreamSlice(1, ids[:10], 0, good, True),
-        StreamSlice(2, ids[:32], 0, third, True),
+        StreamSlice(0, [1, 90, 3], 0, bad, 1),
+        StreamSlice(1, ids[:10], 0, good, 1),
+        StreamSlice(2, ids[:32], 0, third, 1),
     )
     assert got[0].isnan().all()
     assert_same(got[1:], expected[[9, 31]])
     got = pair.step(
-        StreamSlice(0, [4], 3, bad, True),
-        StreamSlice(1, ids[10:11], 10, good, True),
-        StreamSlice(2, ids[32:33], 32, third, True),
+        StreamSlice(0, [4], 3, bad, 1),
+        StreamSlice(1, ids[10:11], 10, good, 1),
+        StreamSlice(2, ids[32:33], 32, third, 1),
     )
     assert got[0].isnan().all()
     assert_same(got[1:], expected[[10, 32]])
@@ -238,11 +238,11 @@ def test_any_grouping_of_decodes_is_right(tmp_path_factory: Any, starts: list[in
     block_tables = list(tables([start + 1 for start in starts], seed=6))
     sequences = [tokens(start + 1, seed=start) for start in starts]
     for stream, ids in enumerate(sequences):
-        pair.step(StreamSlice(stream, ids[:-1], 0, block_tables[stream], False))
+        pair.step(StreamSlice(stream, ids[:-1], 0, block_tables[stream], 0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attention, "GROUP_BYTES", group_blocks * cache.block_bytes)
         got = pair.step(
-            *(StreamSlice(s, ids[-1:], len(ids) - 1, block_tables[s], True) for s, ids in enumerate(sequences))
+            *(StreamSlice(s, ids[-1:], len(ids) - 1, block_tables[s], 1) for s, ids in enumerate(sequences))
         )
     assert_same(got, torch.cat([pair.expected(ids)[-1:] for ids in sequences]))
 
@@ -269,9 +269,9 @@ def test_half_precisions_stay_near(tmp_path: Path, kind: str, dtype: str) -> Non
     pair = Pair(reference, runner, tmp_path)
     ids = tokens(21, seed=7)
     (table,) = tables([21], seed=7)
-    pair.step(StreamSlice(0, ids[:12], 0, table, False))
-    pair.step(StreamSlice(0, ids[12:20], 12, table, False))
-    got = pair.step(StreamSlice(0, ids[20:], 20, table, True))
+    pair.step(StreamSlice(0, ids[:12], 0, table, 0))
+    pair.step(StreamSlice(0, ids[12:20], 12, table, 0))
+    got = pair.step(StreamSlice(0, ids[20:], 20, table, 1))
     assert got.dtype == torch.float32
     wanted = pair.expected(ids)[-1:]
     assert torch.nn.functional.cosine_similarity(got, wanted).item() > 0.99
@@ -288,7 +288,7 @@ def test_facts_and_kv_size(tmp_path: Path) -> None:
     assert facts.weight_bytes > 4 * facts.parameter_count  # the tied head has a packed copy
     assert runner.kv_bytes_per_token() == 2 * 2 * 2 * 8 * 4
     with pytest.raises(RuntimeError, match="allocate_kv"):
-        runner.execute(StepBatch([StreamSlice(0, [1], 0, [0], True)]), StepTimer())
+        runner.execute(StepBatch([StreamSlice(0, [1], 0, [0], 1)]), StepTimer())
     runner.allocate_kv(2, 16)
     with pytest.raises(RuntimeError, match="already"):
         runner.allocate_kv(2, 16)
@@ -299,6 +299,6 @@ def test_the_timer_knows_the_parts(tmp_path: Path) -> None:
     runner = load(tmp_path)
     runner.allocate_kv(4, 16)
     timer = StepTimer()
-    runner.execute(StepBatch([StreamSlice(0, [1, 2], 0, [3], True)]), timer)
+    runner.execute(StepBatch([StreamSlice(0, [1, 2], 0, [3], 1)]), timer)
     assert timer.seconds["host_prep"] > 0
     assert timer.seconds["device"] > 0

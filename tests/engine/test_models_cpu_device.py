@@ -83,7 +83,7 @@ def test_cpu_share_holds_on_the_thread_that_computes(share: float, threads: int)
     seen: list[int] = []
 
     def compute() -> None:
-        runner.execute(StepBatch([StreamSlice(0, [9, 9, 9], 0, [1], True)]), StepTimer())
+        runner.execute(StepBatch([StreamSlice(0, [9, 9, 9], 0, [1], 1)]), StepTimer())
         seen.append(torch.get_num_threads())
 
     thread = threading.Thread(target=compute)
@@ -100,7 +100,7 @@ def test_a_scripted_model_says_its_script() -> None:
     table = [6, 1, 3]
     fed, start, said = [9] * 5, 0, []
     for _ in answer:
-        row = runner.execute(StepBatch([StreamSlice(0, fed, start, table, True)]), StepTimer())[0]
+        row = runner.execute(StepBatch([StreamSlice(0, fed, start, table, 1)]), StepTimer())[0]
         start += len(fed)
         fed = [int(row.argmax())]
         said += fed

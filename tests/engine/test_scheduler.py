@@ -32,7 +32,7 @@ def finish_step(scheduler: Scheduler, plan: StepPlan) -> list[int]:
     scheduler.commit(plan)
     ended = []
     for piece, stream in zip(plan.batch.slices, plan.streams, strict=True):
-        if piece.wants_logits and stream.accept(1, scheduler.max_model_len)[1] is not None:
+        if piece.logit_tokens and stream.accept(1, scheduler.max_model_len)[1] is not None:
             scheduler.remove(stream.id)
             ended.append(stream.id)
     return ended
@@ -110,9 +110,9 @@ def test_a_long_prompt_goes_in_by_chunks_beside_the_decodes() -> None:
     sizes = []
     for _ in range(3):
         plan = scheduler.schedule()
-        sizes.append([(piece.stream, len(piece.token_ids), piece.wants_logits) for piece in plan.batch.slices])
+        sizes.append([(piece.stream, len(piece.token_ids), piece.logit_tokens) for piece in plan.batch.slices])
         finish_step(scheduler, plan)
-    assert sizes == [[(1, 1, True), (2, 7, False)], [(1, 1, True), (2, 7, False)], [(1, 1, True), (2, 6, True)]]
+    assert sizes == [[(1, 1, 1), (2, 7, 0)], [(1, 1, 1), (2, 7, 0)], [(1, 1, 1), (2, 6, 1)]]
 
 
 def test_prefill_limit_zero_pauses_prefill_and_not_decodes() -> None:

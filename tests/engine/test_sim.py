@@ -12,7 +12,7 @@ from coldplate_engine.step_timer import StepTimer
 from coldplate_governor.board.client import BoardChipLost, BoardClient, BoardReply, BoardUnreachable
 from support.fake_runner import VOCABULARY, FakeDevice
 
-STEP = StepBatch([StreamSlice(1, [1, 2], 0, [0], True)])
+STEP = StepBatch([StreamSlice(1, [1, 2], 0, [0], 1)])
 
 
 class FakeBoard:
@@ -73,7 +73,7 @@ def test_a_memory_limit_lets_smaller_steps_through() -> None:
     with pytest.raises(RuntimeError, match="NPU out of memory") as caught:
         runner.execute(STEP, StepTimer())
     assert device.classify(caught.value).kind == "oom"
-    runner.execute(StepBatch([StreamSlice(1, [1], 0, [0], True)]), StepTimer())
+    runner.execute(StepBatch([StreamSlice(1, [1], 0, [0], 1)]), StepTimer())
 
 
 def test_without_a_board_it_computes_unpaced_and_asks_seldom(capsys: pytest.CaptureFixture[str]) -> None:

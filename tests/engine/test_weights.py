@@ -96,7 +96,7 @@ def load(model: Path, dtype: str = "float32", max_model_len: int | None = None) 
 def logits(model: Path) -> torch.Tensor:
     runner = load(model)
     runner.allocate_kv(4, 4)
-    return runner.execute(StepBatch([StreamSlice(0, [3, 1, 4, 1, 5], 0, [2, 0], True)]), StepTimer())
+    return runner.execute(StepBatch([StreamSlice(0, [3, 1, 4, 1, 5], 0, [2, 0], 1)]), StepTimer())
 
 
 def refused(model: Path, *parts: str, **options: Any) -> str:

@@ -57,14 +57,15 @@ class FakeRunner:
         self.calls.append(batch)
         if self._before is not None:
             self._before(len(self.calls), batch)
-        logits = torch.zeros(len(batch.logit_rows), VOCABULARY)
+        logits = torch.zeros(batch.logit_rows, VOCABULARY)
         row = 0
         for piece in batch.slices:
             for offset, token in enumerate(piece.token_ids):
                 block, slot = divmod(piece.start + offset, self._block_size)
                 self._cache[piece.block_table[block]][slot] = token
-            if piece.wants_logits:
-                tokens = self._read(piece.block_table, piece.start + len(piece.token_ids))
+            end = piece.start + len(piece.token_ids)
+            for length in range(end - piece.logit_tokens + 1, end + 1):
+                tokens = self._read(piece.block_table, length)
                 logits[row, next_token(tokens)] = 10.0
                 if self._poison in tokens:
                     logits[row, 0] = torch.nan

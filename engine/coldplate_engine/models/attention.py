@@ -68,7 +68,8 @@ class StepPlan:
         self.positions = torch.tensor(positions)  # [N]
         self.slots = torch.tensor(slots)  # [N]
         self.fresh_blocks = torch.tensor(fresh, dtype=torch.int64)  # begun but not filled in this step
-        self.logit_rows = torch.tensor([last_row[id(s)] for s in batch.logit_rows], dtype=torch.int64)
+        wanted = [row for s in batch.slices for row in range(last_row[id(s)] + 1 - s.logit_tokens, last_row[id(s)] + 1)]
+        self.logit_rows = torch.tensor(wanted, dtype=torch.int64)
         self.groups = self._decode_groups(decodes)
         self.chunks = self._prefill_chunks(chunks, len(decodes))
 

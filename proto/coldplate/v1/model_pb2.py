@@ -25,37 +25,41 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63oldplate/v1/model.proto\x12\x0c\x63oldplate.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb2\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.coldplate.v1.ModelState\x12\x14\n\x0cstate_detail\x18\x04 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x05 \x01(\t\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x07 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x08 \x01(\x05\x12\x19\n\x11has_chat_template\x18\t \x01(\x08\x12\x1d\n\x15\x65nd_of_text_token_ids\x18\n \x03(\x05\x12,\n\x08replicas\x18\x0b \x03(\x0b\x32\x1a.coldplate.v1.ModelReplica\"\x9e\x02\n\x0cModelReplica\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x03(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.coldplate.v1.ModelState\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x14\n\x0cquantization\x18\x05 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\x05\x12\x17\n\x0fkv_cache_tokens\x18\x07 \x01(\x03\x12,\n\tload_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0bload_phases\x18\t \x03(\x0b\x32\x17.coldplate.v1.LoadPhase\x12\x14\n\x0cstate_detail\x18\n \x01(\t\"B\n\tLoadPhase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x13\n\x11ListModelsRequest\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.coldplate.v1.Model\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"6\n\x10GetModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model\"!\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"7\n\x11LoadModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model\"#\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"9\n\x13UnloadModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model*\xaa\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x19\n\x15MODEL_STATE_AVAILABLE\x10\x02\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x03\x12\x18\n\x14MODEL_STATE_UNLOADED\x10\x04\x12\x16\n\x12MODEL_STATE_FAILED\x10\x05\x32\xcc\x02\n\x0cModelService\x12O\n\nListModels\x12\x1f.coldplate.v1.ListModelsRequest\x1a .coldplate.v1.ListModelsResponse\x12I\n\x08GetModel\x12\x1d.coldplate.v1.GetModelRequest\x1a\x1e.coldplate.v1.GetModelResponse\x12L\n\tLoadModel\x12\x1e.coldplate.v1.LoadModelRequest\x1a\x1f.coldplate.v1.LoadModelResponse\x12R\n\x0bUnloadModel\x12 .coldplate.v1.UnloadModelRequest\x1a!.coldplate.v1.UnloadModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x63oldplate/v1/model.proto\x12\x0c\x63oldplate.v1\x1a\x1egoogle/protobuf/duration.proto\"\xb2\x02\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08revision\x18\x02 \x01(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.coldplate.v1.ModelState\x12\x14\n\x0cstate_detail\x18\x04 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x05 \x01(\t\x12\x17\n\x0fparameter_count\x18\x06 \x01(\x03\x12\x17\n\x0fvocabulary_size\x18\x07 \x01(\x05\x12\x1a\n\x12max_context_tokens\x18\x08 \x01(\x05\x12\x19\n\x11has_chat_template\x18\t \x01(\x08\x12\x1d\n\x15\x65nd_of_text_token_ids\x18\n \x03(\x05\x12,\n\x08replicas\x18\x0b \x03(\x0b\x32\x1a.coldplate.v1.ModelReplica\"\xde\x03\n\x0cModelReplica\x12\x0e\n\x06worker\x18\x01 \x01(\t\x12\x0f\n\x07\x64\x65vices\x18\x02 \x03(\t\x12\'\n\x05state\x18\x03 \x01(\x0e\x32\x18.coldplate.v1.ModelState\x12\r\n\x05\x64type\x18\x04 \x01(\t\x12\x14\n\x0cquantization\x18\x05 \x01(\t\x12\x14\n\x0cmax_num_seqs\x18\x06 \x01(\x05\x12\x17\n\x0fkv_cache_tokens\x18\x07 \x01(\x03\x12,\n\tload_time\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12,\n\x0bload_phases\x18\t \x03(\x0b\x32\x17.coldplate.v1.LoadPhase\x12\x14\n\x0cstate_detail\x18\n \x01(\t\x12G\n\x0f\x65ngine_settings\x18\x0b \x03(\x0b\x32..coldplate.v1.ModelReplica.EngineSettingsEntry\x12\x14\n\x0cweight_bytes\x18\x0c \x01(\x03\x12\x16\n\x0ekv_cache_bytes\x18\r \x01(\x03\x12\x10\n\x08\x66\x65\x61tures\x18\x0e \x03(\t\x1a\x35\n\x13\x45ngineSettingsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"B\n\tLoadPhase\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04time\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x13\n\x11ListModelsRequest\"9\n\x12ListModelsResponse\x12#\n\x06models\x18\x01 \x03(\x0b\x32\x13.coldplate.v1.Model\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"6\n\x10GetModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model\"!\n\x10LoadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"7\n\x11LoadModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model\"#\n\x12UnloadModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"9\n\x13UnloadModelResponse\x12\"\n\x05model\x18\x01 \x01(\x0b\x32\x13.coldplate.v1.Model*\xaa\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x19\n\x15MODEL_STATE_AVAILABLE\x10\x02\x12\x19\n\x15MODEL_STATE_UNLOADING\x10\x03\x12\x18\n\x14MODEL_STATE_UNLOADED\x10\x04\x12\x16\n\x12MODEL_STATE_FAILED\x10\x05\x32\xcc\x02\n\x0cModelService\x12O\n\nListModels\x12\x1f.coldplate.v1.ListModelsRequest\x1a .coldplate.v1.ListModelsResponse\x12I\n\x08GetModel\x12\x1d.coldplate.v1.GetModelRequest\x1a\x1e.coldplate.v1.GetModelResponse\x12L\n\tLoadModel\x12\x1e.coldplate.v1.LoadModelRequest\x1a\x1f.coldplate.v1.LoadModelResponse\x12R\n\x0bUnloadModel\x12 .coldplate.v1.UnloadModelRequest\x1a!.coldplate.v1.UnloadModelResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'coldplate.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELSTATE']._serialized_start=1099
-  _globals['_MODELSTATE']._serialized_end=1269
+  _globals['_MODELREPLICA_ENGINESETTINGSENTRY']._loaded_options = None
+  _globals['_MODELREPLICA_ENGINESETTINGSENTRY']._serialized_options = b'8\001'
+  _globals['_MODELSTATE']._serialized_start=1291
+  _globals['_MODELSTATE']._serialized_end=1461
   _globals['_MODEL']._serialized_start=75
   _globals['_MODEL']._serialized_end=381
   _globals['_MODELREPLICA']._serialized_start=384
-  _globals['_MODELREPLICA']._serialized_end=670
-  _globals['_LOADPHASE']._serialized_start=672
-  _globals['_LOADPHASE']._serialized_end=738
-  _globals['_LISTMODELSREQUEST']._serialized_start=740
-  _globals['_LISTMODELSREQUEST']._serialized_end=759
-  _globals['_LISTMODELSRESPONSE']._serialized_start=761
-  _globals['_LISTMODELSRESPONSE']._serialized_end=818
-  _globals['_GETMODELREQUEST']._serialized_start=820
-  _globals['_GETMODELREQUEST']._serialized_end=852
-  _globals['_GETMODELRESPONSE']._serialized_start=854
-  _globals['_GETMODELRESPONSE']._serialized_end=908
-  _globals['_LOADMODELREQUEST']._serialized_start=910
-  _globals['_LOADMODELREQUEST']._serialized_end=943
-  _globals['_LOADMODELRESPONSE']._serialized_start=945
-  _globals['_LOADMODELRESPONSE']._serialized_end=1000
-  _globals['_UNLOADMODELREQUEST']._serialized_start=1002
-  _globals['_UNLOADMODELREQUEST']._serialized_end=1037
-  _globals['_UNLOADMODELRESPONSE']._serialized_start=1039
-  _globals['_UNLOADMODELRESPONSE']._serialized_end=1096
-  _globals['_MODELSERVICE']._serialized_start=1272
-  _globals['_MODELSERVICE']._serialized_end=1604
+  _globals['_MODELREPLICA']._serialized_end=862
+  _globals['_MODELREPLICA_ENGINESETTINGSENTRY']._serialized_start=809
+  _globals['_MODELREPLICA_ENGINESETTINGSENTRY']._serialized_end=862
+  _globals['_LOADPHASE']._serialized_start=864
+  _globals['_LOADPHASE']._serialized_end=930
+  _globals['_LISTMODELSREQUEST']._serialized_start=932
+  _globals['_LISTMODELSREQUEST']._serialized_end=951
+  _globals['_LISTMODELSRESPONSE']._serialized_start=953
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1010
+  _globals['_GETMODELREQUEST']._serialized_start=1012
+  _globals['_GETMODELREQUEST']._serialized_end=1044
+  _globals['_GETMODELRESPONSE']._serialized_start=1046
+  _globals['_GETMODELRESPONSE']._serialized_end=1100
+  _globals['_LOADMODELREQUEST']._serialized_start=1102
+  _globals['_LOADMODELREQUEST']._serialized_end=1135
+  _globals['_LOADMODELRESPONSE']._serialized_start=1137
+  _globals['_LOADMODELRESPONSE']._serialized_end=1192
+  _globals['_UNLOADMODELREQUEST']._serialized_start=1194
+  _globals['_UNLOADMODELREQUEST']._serialized_end=1229
+  _globals['_UNLOADMODELRESPONSE']._serialized_start=1231
+  _globals['_UNLOADMODELRESPONSE']._serialized_end=1288
+  _globals['_MODELSERVICE']._serialized_start=1464
+  _globals['_MODELSERVICE']._serialized_end=1796
 # @@protoc_insertion_point(module_scope)

@@ -49,7 +49,14 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., revision: _Optional[str] = ..., state: _Optional[_Union[ModelState, str]] = ..., state_detail: _Optional[str] = ..., architecture: _Optional[str] = ..., parameter_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., has_chat_template: bool = ..., end_of_text_token_ids: _Optional[_Iterable[int]] = ..., replicas: _Optional[_Iterable[_Union[ModelReplica, _Mapping]]] = ...) -> None: ...
 
 class ModelReplica(_message.Message):
-    __slots__ = ("worker", "devices", "state", "dtype", "quantization", "max_num_seqs", "kv_cache_tokens", "load_time", "load_phases", "state_detail")
+    __slots__ = ("worker", "devices", "state", "dtype", "quantization", "max_num_seqs", "kv_cache_tokens", "load_time", "load_phases", "state_detail", "engine_settings", "weight_bytes", "kv_cache_bytes", "features")
+    class EngineSettingsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     WORKER_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +67,10 @@ class ModelReplica(_message.Message):
     LOAD_TIME_FIELD_NUMBER: _ClassVar[int]
     LOAD_PHASES_FIELD_NUMBER: _ClassVar[int]
     STATE_DETAIL_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
     worker: str
     devices: _containers.RepeatedScalarFieldContainer[str]
     state: ModelState
@@ -70,7 +81,11 @@ class ModelReplica(_message.Message):
     load_time: _duration_pb2.Duration
     load_phases: _containers.RepeatedCompositeFieldContainer[LoadPhase]
     state_detail: str
-    def __init__(self, worker: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ModelState, str]] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., load_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., load_phases: _Optional[_Iterable[_Union[LoadPhase, _Mapping]]] = ..., state_detail: _Optional[str] = ...) -> None: ...
+    engine_settings: _containers.ScalarMap[str, str]
+    weight_bytes: int
+    kv_cache_bytes: int
+    features: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, worker: _Optional[str] = ..., devices: _Optional[_Iterable[str]] = ..., state: _Optional[_Union[ModelState, str]] = ..., dtype: _Optional[str] = ..., quantization: _Optional[str] = ..., max_num_seqs: _Optional[int] = ..., kv_cache_tokens: _Optional[int] = ..., load_time: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., load_phases: _Optional[_Iterable[_Union[LoadPhase, _Mapping]]] = ..., state_detail: _Optional[str] = ..., engine_settings: _Optional[_Mapping[str, str]] = ..., weight_bytes: _Optional[int] = ..., kv_cache_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LoadPhase(_message.Message):
     __slots__ = ("name", "time")
