@@ -6,6 +6,7 @@ from coldplate.v1 import generation_pb2
 from coldplate_engine.messages import (
     Cancel,
     Command,
+    Constraint,
     Drain,
     EngineError,
     Finished,
@@ -15,6 +16,8 @@ from coldplate_engine.messages import (
     StepOutput,
     StopCause,
     Submission,
+    Thinking,
+    TokenLogprob,
 )
 from coldplate_engine.worker_facts import WorkerFacts
 
@@ -32,6 +35,7 @@ _ERRORS = {
     EngineError.UNSATISFIABLE: pb.ENGINE_ERROR_UNSATISFIABLE,
     EngineError.DEVICE: pb.ENGINE_ERROR_DEVICE,
     EngineError.REFUSED: pb.ENGINE_ERROR_REFUSED,
+    EngineError.BAD_CONSTRAINT: pb.ENGINE_ERROR_BAD_CONSTRAINT,
 }
 _MICROSECONDS = 1_000_000
 _MOST_MICROSECONDS = 2**32 - 1
@@ -55,17 +59,56 @@ def command_from_proto(request: pb.RunRequest) -> Command | None:
 
 
 def _submission(submit: pb.Submit) -> Submission:
-    sampling = submit.sampling
     return Submission(
         stream=submit.stream,
         request_id=submit.request_id,
         prompt_ids=tuple(submit.prompt_token_ids),
         emitted_ids=tuple(submit.emitted_token_ids),
-        sampling=Sampling(sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.seed),
+        sampling=_sampling(submit.sampling),
         max_tokens=submit.max_tokens,
         stop_ids=frozenset(submit.stop_token_ids),
         priority=submit.priority,
         deadline_s=submit.deadline_ms / 1000 if submit.deadline_ms else None,
+        sibling_of=submit.sibling_of,
+        constraint=_constraint(submit.constraint) if submit.HasField("constraint") else None,
+        min_tokens=submit.min_tokens,
+        logprobs=submit.logprobs if submit.HasField("logprobs") else None,
+        prompt_logprobs=submit.prompt_logprobs if submit.HasField("prompt_logprobs") else None,
+        thinking=_thinking(submit.thinking) if submit.HasField("thinking") else None,
+        cache_salt=submit.cache_salt,
+    )
+
+
+def _sampling(sampling: pb.SamplingParams) -> Sampling:
+    return Sampling(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        repetition_penalty=sampling.repetition_penalty or 1.0,  # 0 is a sender that does not know the field
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        logit_bias=tuple(sorted(sampling.logit_bias.items())),
+    )
+
+
+def _constraint(constraint: pb.Constraint) -> Constraint:
+    kind = constraint.WhichOneof("kind")
+    if kind is None:
+        return Constraint("grammar")  # empty, so it is refused where constraints are
+    if kind == "choices":
+        return Constraint(kind, choices=tuple(constraint.choices.texts))
+    return Constraint(kind, text=getattr(constraint, kind))
+
+
+def _thinking(thinking: pb.Thinking) -> Thinking:
+    return Thinking(
+        start_id=thinking.start_token_id,
+        end_id=thinking.end_token_id,
+        open=thinking.open,
+        budget_tokens=thinking.budget_tokens if thinking.HasField("budget_tokens") else None,
+        close_ids=tuple(thinking.close_token_ids),
     )
 
 
@@ -81,7 +124,7 @@ def step_to_proto(output: StepOutput) -> pb.RunResponse:
             streams=output.streams,
             token_ids=output.token_ids,
             finished=[_finished(item) for item in output.finished],
-            admitted=[pb.Admitted(stream=stream) for stream in output.admitted],
+            admitted=[pb.Admitted(stream=item.stream, cached_tokens=item.cached_tokens) for item in output.admitted],
             credit=pb.Credit(
                 submits_seen=credit.submits_seen, free_slots=credit.free_slots, free_kv_tokens=credit.free_kv_tokens
             ),
@@ -93,9 +136,31 @@ def step_to_proto(output: StepOutput) -> pb.RunResponse:
                 decode_tokens=stats.decode_tokens,
                 kv_blocks_used=stats.kv_blocks_used,
                 kv_blocks_total=stats.kv_blocks_total,
+                preempted=stats.preempted,
+                preempted_tokens=stats.preempted_tokens,
+                cached_tokens=stats.cached_tokens,
+                offloaded_tokens=stats.offloaded_tokens,
+                kv_blocks_cached=stats.kv_blocks_cached,
+                draft_tokens=stats.draft_tokens,
+                accepted_tokens=stats.accepted_tokens,
                 **times,
             ),
+            logprobs=[pb.NewTokenLogprob(index=index, logprob=_logprob(item)) for index, item in output.logprobs],
+            prompt_logprobs=[
+                pb.PromptLogprobs(stream=part.stream, first=part.first, logprobs=[_logprob(i) for i in part.logprobs])
+                for part in output.prompt_logprobs
+            ],
         )
+    )
+
+
+def _logprob(item: TokenLogprob) -> generation_pb2.TokenLogprob:
+    return generation_pb2.TokenLogprob(
+        token_id=item.token_id,
+        logprob=item.logprob,
+        alternatives=[
+            generation_pb2.TokenAlternative(token_id=token, logprob=logprob) for token, logprob in item.alternatives
+        ],
     )
 
 
@@ -138,10 +203,13 @@ def hello_to_proto(facts: WorkerFacts) -> pb.RunResponse:
             levers=facts.levers,
             resume_level=generation_pb2.RESUME_LEVEL_EXACT,
             rng="counter",
-            features=[],
+            features=facts.features,
             pid=facts.pid,
             threads=facts.threads,
             load_phases=[pb.PhaseTime(name=name, seconds=seconds) for name, seconds in facts.load_phases],
             credit=pb.Credit(submits_seen=0, free_slots=facts.max_num_seqs, free_kv_tokens=facts.kv_cache_tokens),
+            engine_settings=facts.engine_settings,
+            weight_bytes=model.weight_bytes,
+            kv_cache_bytes=facts.kv_cache_bytes,
         )
     )

@@ -154,6 +154,7 @@ class Engine:
             levers=LEVERS,
             load_phases=tuple(self._phases),
             pid=os.getpid(),
+            kv_cache_bytes=kv.bytes,
         )
 
     def _timed(self, phase: str, work: Callable[[], T]) -> T:

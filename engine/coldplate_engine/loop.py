@@ -8,6 +8,7 @@ import structlog
 from coldplate.clock import Clock
 from coldplate.limits import NO_LIMITS, Limits
 from coldplate_engine.messages import (
+    Admitted,
     Cancel,
     Command,
     Connect,
@@ -277,7 +278,7 @@ class EngineLoop:
                 streams=streams or [],
                 token_ids=token_ids or [],
                 finished=finished,
-                admitted=admitted or [],
+                admitted=[Admitted(stream) for stream in admitted or ()],
                 credit=self._scheduler.credit(self._submits_seen, self._draining),
                 limits_seq=self._limits_seq,
                 stats=stats,

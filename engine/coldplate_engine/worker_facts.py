@@ -1,13 +1,18 @@
 """What a worker tells about itself once it is ready."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from coldplate_engine.runner import ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """``levers`` are the limits the worker itself honours; ``load_phases`` are names with seconds."""
+    """``levers`` are the limits the worker itself honours; ``load_phases`` are names with seconds.
+
+    ``features`` are what a submission may ask for beyond plain sampling; ``engine_settings`` are further settings worth
+    knowing, by the names of their flags.
+    """
 
     version: str
     served_model_name: str
@@ -24,3 +29,6 @@ class WorkerFacts:
     levers: tuple[str, ...]
     load_phases: tuple[tuple[str, float], ...]
     pid: int
+    features: tuple[str, ...] = ()
+    engine_settings: Mapping[str, str] = field(default_factory=dict)
+    kv_cache_bytes: int = 0
