@@ -56,7 +56,10 @@ class Engine:
         before = device.memory()[0]
         check_weights_fit(_checkpoint_bytes(settings), before)
         runner = self._timed(
-            "weights", lambda: device.load(settings.model, settings.dtype, settings.max_model_len, self._progress)
+            "weights",
+            lambda: device.load(
+                settings.model, settings.dtype, settings.max_model_len, self._progress, settings.quantize
+            ),
         )
         max_model_len = self._max_model_len(runner)
         check_weights_fit(runner.facts.weight_bytes, before)

@@ -11,6 +11,8 @@ from coldplate_engine.step_timer import StepTimer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coldplate_engine.weights.convert import QuantizeTo
+
 ReportProgress = Callable[[str, float], None]  # phase, share done in [0, 1]
 
 
@@ -65,8 +67,18 @@ class Device(Protocol):
     @property
     def threads(self) -> int: ...
 
-    def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> ModelRunner:
-        """Load weights. Raises ``ModelError`` naming the file, the tensor or the setting that is unusable."""
+    def load(
+        self,
+        model_dir: Path,
+        dtype: str,
+        max_model_len: int | None,
+        progress: ReportProgress,
+        quantize: "QuantizeTo | None" = None,
+    ) -> ModelRunner:
+        """Load weights, those of linears in fewer bits with ``quantize``.
+
+        Raises ``ModelError`` naming the file, the tensor or the setting that is unusable.
+        """
         ...
 
     def memory(self) -> tuple[int, int]:

@@ -18,6 +18,9 @@ class EngineSettings(ProcessSettings):
     device: str = Field("cpu", description="cpu, sim:ADDRESS#npu:N, or fault:PLAN,DEVICE with --test-faults.")
     listen: str = Field(description="Socket to serve on, such as unix:/run/coldplate/cpu.sock.")
     dtype: Dtype = Field("auto", description="Type of weights and cache; auto follows the device.")
+    quantize: Literal["int4", "int8", "w8a8"] | None = Field(
+        None, description="Convert plain weights while loading: 4-bit, 8-bit, or 8-bit with 8-bit activations."
+    )
     max_model_len: int | None = Field(
         None, ge=2, description="Longest prompt and answer together; default: the model's."
     )

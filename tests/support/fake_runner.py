@@ -10,6 +10,7 @@ from coldplate_engine.batch import StepBatch
 from coldplate_engine.devices.errors import classify_error
 from coldplate_engine.runner import Fault, ModelFacts, ReportProgress
 from coldplate_engine.step_timer import StepTimer
+from coldplate_engine.weights.convert import QuantizeTo
 
 VOCABULARY = 64
 
@@ -91,7 +92,14 @@ class FakeDevice:
         self._clock = clock
         self._step_s = step_s
 
-    def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> FakeRunner:
+    def load(
+        self,
+        model_dir: Path,
+        dtype: str,
+        max_model_len: int | None,
+        progress: ReportProgress,
+        quantize: QuantizeTo | None = None,
+    ) -> FakeRunner:
         return self.runner
 
     def memory(self) -> tuple[int, int]:

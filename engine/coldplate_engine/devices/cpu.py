@@ -11,6 +11,7 @@ from coldplate_engine.models.decoder_runner import DecoderRunner, load_decoder
 from coldplate_engine.models.layers import cpu_linear
 from coldplate_engine.runner import Fault, ModelError, ReportProgress
 from coldplate_engine.threads import default_threads
+from coldplate_engine.weights.convert import QuantizeTo
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -34,10 +35,19 @@ class CpuDevice:
         """The processor's own name, or "cpu" where the system does not tell."""
         return self._info.get("model name") or self._info.get("Hardware") or "cpu"
 
-    def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> DecoderRunner:
+    def load(
+        self,
+        model_dir: Path,
+        dtype: str,
+        max_model_len: int | None,
+        progress: ReportProgress,
+        quantize: QuantizeTo | None = None,
+    ) -> DecoderRunner:
         """See ``Device.load``. ``dtype`` "auto" is bfloat16 where the processor computes in it, else float32."""
         self._apply_threads()
-        return load_decoder(model_dir, self._dtype(dtype), max_model_len, cpu_linear, progress, self._apply_threads)
+        return load_decoder(
+            model_dir, self._dtype(dtype), max_model_len, cpu_linear, progress, self._apply_threads, quantize
+        )
 
     def memory(self) -> tuple[int, int]:
         """Bytes available and in all, as far as the control group allows."""

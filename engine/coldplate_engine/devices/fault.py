@@ -35,6 +35,8 @@ from coldplate_engine.step_timer import StepTimer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coldplate_engine.weights.convert import QuantizeTo
+
 _KINDS = "alloc-oom|oom|raise|cancelled|delay|hang|exit"
 _ACTION = re.compile(rf"({_KINDS})(?:=(.*))?@(\d+)(-(\d+)?)?", re.DOTALL)
 _NEXT_ACTION = re.compile(rf"\+(?=(?:{_KINDS})[=@])")
@@ -130,8 +132,15 @@ class FaultDevice:
             if action.applies(self._step):
                 action.perform()
 
-    def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> ModelRunner:
-        return FaultRunner(self, self._inner.load(model_dir, dtype, max_model_len, progress))
+    def load(
+        self,
+        model_dir: Path,
+        dtype: str,
+        max_model_len: int | None,
+        progress: ReportProgress,
+        quantize: "QuantizeTo | None" = None,
+    ) -> ModelRunner:
+        return FaultRunner(self, self._inner.load(model_dir, dtype, max_model_len, progress, quantize))
 
     def memory(self) -> tuple[int, int]:
         return self._inner.memory()

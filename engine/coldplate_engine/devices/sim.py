@@ -15,6 +15,7 @@ from coldplate_engine.step_timer import StepTimer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coldplate_engine.weights.convert import QuantizeTo
     from coldplate_governor.board.client import BoardClient
 
 log = structlog.get_logger()
@@ -68,10 +69,17 @@ class SimDevice:
         self._memory_limit: int | None = None
         self.chip = self._ask_chip()
 
-    def load(self, model_dir: Path, dtype: str, max_model_len: int | None, progress: ReportProgress) -> ModelRunner:
+    def load(
+        self,
+        model_dir: Path,
+        dtype: str,
+        max_model_len: int | None,
+        progress: ReportProgress,
+        quantize: "QuantizeTo | None" = None,
+    ) -> ModelRunner:
         if dtype == "bfloat16" and self.chip.startswith(_WITHOUT_BFLOAT16):
             raise ModelError(f"--dtype bfloat16: {self.chip} has no bfloat16; use auto or float16")
-        return SimRunner(self, self._inner.load(model_dir, dtype, max_model_len, progress))
+        return SimRunner(self, self._inner.load(model_dir, dtype, max_model_len, progress, quantize))
 
     def memory(self) -> tuple[int, int]:
         available, total = self._inner.memory()

@@ -1,16 +1,16 @@
 """What a decoder is to the engine, and the parts of loading one that families share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-from torch import Tensor
+from torch import Tensor, cat
 
 from coldplate_engine.models.attention import PagedAttention
-from coldplate_engine.models.layers import Linear, MakeLinear
-from coldplate_engine.runner import ModelError
+from coldplate_engine.models.layers import JoinedLinear, Linear, MakeLinear
 from coldplate_engine.weights.config import ModelConfig
-from coldplate_engine.weights.safetensors import SafetensorsDirectory
+from coldplate_engine.weights.quantized import Weight, join_rows
+from coldplate_engine.weights.reader import CheckpointReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +48,20 @@ class DecoderFamily(Protocol):
         ...
 
     def __call__(
-        self, config: ModelConfig, weights: SafetensorsDirectory, linear: MakeLinear, max_positions: int
+        self, config: ModelConfig, weights: CheckpointReader, linear: MakeLinear, max_positions: int
     ) -> Decoder: ...
 
 
-def output_head(
-    config: ModelConfig, weights: SafetensorsDirectory, linear: MakeLinear, embedding: Tensor, tied: bool
-) -> Linear:
-    """The output projection: the stored one where there is one, else the embedding if the config ties them.
+def joined_linear(linear: MakeLinear, parts: Sequence[tuple[Weight, Tensor | None]]) -> Linear:
+    """One linear of several weights and biases of the same input, outputs in their order.
 
-    A tied checkpoint may carry ``lm_head.weight`` too: an equal copy is not counted, a different one is obeyed.
+    Parts of different kinds (a checkpoint may keep some in more bits) stay linears of their own behind one face.
     """
-    name = "lm_head.weight"
-    if name in weights:
-        head = weights.get(name, tuple(embedding.shape))
-        if tied and torch.equal(head, embedding):
-            weights.parameter_count -= head.numel()
-        return linear(head, None)
-    if not tied:
-        raise ModelError(
-            f"{weights.directory}: tensor {name} is missing, and {config.path.name} has tie_word_embeddings false"
-        )
-    return linear(embedding, None)
+    try:
+        weight = join_rows([weight for weight, _ in parts])
+    except ValueError:
+        return JoinedLinear([linear(weight, bias) for weight, bias in parts])
+    biases = [bias for _, bias in parts if bias is not None]
+    if biases and len(biases) != len(parts):
+        raise ValueError("either all parts have a bias or none")
+    return linear(weight, cat(biases) if biases else None)

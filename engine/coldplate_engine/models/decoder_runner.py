@@ -15,7 +15,9 @@ from coldplate_engine.models.registry import family_of
 from coldplate_engine.runner import ModelError, ModelFacts, ReportProgress
 from coldplate_engine.step_timer import StepTimer
 from coldplate_engine.weights.config import ModelConfig
-from coldplate_engine.weights.safetensors import SafetensorsDirectory
+from coldplate_engine.weights.convert import QuantizeTo
+from coldplate_engine.weights.quantized import Weight
+from coldplate_engine.weights.reader import CheckpointReader
 
 
 class DecoderRunner:
@@ -66,6 +68,7 @@ def load_decoder(
     make_linear: MakeLinear,
     progress: ReportProgress,
     before_step: Callable[[], None],
+    quantize: QuantizeTo | None = None,
 ) -> DecoderRunner:
     """Load a model directory. Raises ``ModelError`` naming the file, the tensor or the setting that is unusable."""
     config = ModelConfig(directory)
@@ -78,13 +81,15 @@ def load_decoder(
     max_positions = max_model_len or shape.max_positions
     linear_bytes = 0
 
-    def counted_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+    def counted_linear(weight: Weight, bias: Tensor | None) -> Linear:
         nonlocal linear_bytes
+        if not isinstance(weight, Tensor):
+            weight = weight.dequantized().to(dtype)
         linear = make_linear(weight, bias)
         linear_bytes += linear.weight_bytes
         return linear
 
-    with torch.inference_mode(), SafetensorsDirectory(directory, dtype, progress) as weights:
+    with torch.inference_mode(), CheckpointReader(config, dtype, progress, quantize) as weights:
         decoder = family(config, weights, counted_linear, max_positions)
         facts = ModelFacts(
             architecture=config.architecture,
@@ -93,7 +98,7 @@ def load_decoder(
             vocabulary_size=shape.vocabulary,
             max_model_len=max_positions,
             dtype=str(dtype).removeprefix("torch."),
-            quantization="",
+            quantization=weights.quantization,
             end_of_text_ids=config.end_of_text_ids,
             weight_bytes=linear_bytes + decoder.embedding.nbytes,
         )

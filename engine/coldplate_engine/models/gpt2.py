@@ -4,18 +4,16 @@ import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
 
 from coldplate_engine.models.attention import PagedAttention
-from coldplate_engine.models.decoder import DecoderShape, output_head
+from coldplate_engine.models.decoder import DecoderShape
 from coldplate_engine.models.layers import ACTIVATIONS, LayerNorm, Linear, MakeLinear
 from coldplate_engine.weights.config import ModelConfig
-from coldplate_engine.weights.safetensors import SafetensorsDirectory
+from coldplate_engine.weights.reader import CheckpointReader
 
 
 class Gpt2:
     """``GPT2LMHeadModel``. Older checkpoints lack the prefix ``transformer.`` in their tensor names."""
 
-    def __init__(
-        self, config: ModelConfig, weights: SafetensorsDirectory, linear: MakeLinear, max_positions: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: CheckpointReader, linear: MakeLinear, max_positions: int) -> None:
         self.shape = self.describe(config)
         vocabulary, width = self.shape.vocabulary, config.count("n_embd")
         prefix = "" if "wte.weight" in weights else "transformer."
@@ -27,7 +25,7 @@ class Gpt2:
         ]
         self.norm = layer_norm(weights, f"{prefix}ln_f", config)
         tied = config.flag("tie_word_embeddings", default=True)
-        self.head = output_head(config, weights, linear, self.embedding, tied)
+        self.head = linear(weights.head(self.embedding, tied), None)
 
     @staticmethod
     def describe(config: ModelConfig) -> DecoderShape:
@@ -64,15 +62,15 @@ class Gpt2Layer:
         prefix: str,
         config: ModelConfig,
         shape: DecoderShape,
-        weights: SafetensorsDirectory,
+        weights: CheckpointReader,
         linear: MakeLinear,
     ) -> None:
         width = config.count("n_embd")
         inner = config.count("n_inner", 4 * width)
 
         def projection(name: str, out: int, into: int) -> Linear:
-            weight = weights.get(f"{prefix}.{name}.weight", (into, out))  # stored transposed
-            return linear(weight.t().contiguous(), weights.get(f"{prefix}.{name}.bias", (out,)))
+            weight = weights.linear(f"{prefix}.{name}", (out, into), transposed=True)
+            return linear(weight, weights.get(f"{prefix}.{name}.bias", (out,)))
 
         self.index, self.heads, self.head_dim = index, shape.kv_heads, shape.head_dim
         self.scale = self.head_dim**-0.5 if config.flag("scale_attn_weights", default=True) else 1.0
@@ -90,7 +88,7 @@ class Gpt2Layer:
         return x + self.down(self.activation(self.up(self.mlp_norm(x))))
 
 
-def layer_norm(weights: SafetensorsDirectory, name: str, config: ModelConfig) -> LayerNorm:
+def layer_norm(weights: CheckpointReader, name: str, config: ModelConfig) -> LayerNorm:
     shape = (config.count("n_embd"),)
     epsilon = config.positive("layer_norm_epsilon", 1e-5)
     return LayerNorm(weights.get(f"{name}.weight", shape), weights.get(f"{name}.bias", shape), epsilon)

@@ -1,11 +1,13 @@
 """Layers all decoders share. ``N`` is the number of tokens in a step, over all streams."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
+
+from coldplate_engine.weights.quantized import Weight
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -25,7 +27,7 @@ class Linear(Protocol):
     def __call__(self, x: Tensor) -> Tensor: ...
 
 
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]  # weight [out, in], bias [out]
+MakeLinear = Callable[[Weight, Tensor | None], Linear]  # weight [out, in], bias [out]
 
 
 class PlainLinear:
@@ -54,8 +56,21 @@ class PackedLinear:
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
-def cpu_linear(weight: Tensor, bias: Tensor | None) -> Linear:
+class JoinedLinear:
+    """Several linears of one input, their outputs side by side."""
+
+    def __init__(self, parts: Sequence[Linear]) -> None:
+        self.parts = parts
+        self.weight_bytes = sum(part.weight_bytes for part in parts)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([part(x) for part in self.parts], dim=-1)
+
+
+def cpu_linear(weight: Weight, bias: Tensor | None) -> Linear:
     """The fastest linear this processor has for the weight's dtype."""
+    if not isinstance(weight, Tensor):
+        weight = weight.dequantized()
     try:
         return PackedLinear(weight, bias)
     except (RuntimeError, AttributeError):  # no kernel for this dtype, or a torch built without oneDNN

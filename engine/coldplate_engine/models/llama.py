@@ -1,22 +1,23 @@
 """Llama: grouped-query attention, rotary positions, gated MLP, RMS norms."""
 
 import torch.nn.functional as F  # noqa: N812 (the usual name)
-from torch import Tensor, cat
+from torch import Tensor, arange
 
 from coldplate_engine.models.attention import PagedAttention
-from coldplate_engine.models.decoder import DecoderShape, output_head
+from coldplate_engine.models.decoder import DecoderShape, joined_linear
 from coldplate_engine.models.layers import ACTIVATIONS, MakeLinear, RmsNorm
 from coldplate_engine.models.rope import interleave_heads, rotate, rotation_table
 from coldplate_engine.weights.config import ModelConfig
-from coldplate_engine.weights.safetensors import SafetensorsDirectory
+from coldplate_engine.weights.quantized import Weight, take_rows
+from coldplate_engine.weights.reader import CheckpointReader
+
+Part = tuple[Weight, Tensor | None]  # weight and bias
 
 
 class Llama:
     """``LlamaForCausalLM``."""
 
-    def __init__(
-        self, config: ModelConfig, weights: SafetensorsDirectory, linear: MakeLinear, max_positions: int
-    ) -> None:
+    def __init__(self, config: ModelConfig, weights: CheckpointReader, linear: MakeLinear, max_positions: int) -> None:
         self.shape = self.describe(config)
         vocabulary, width = self.shape.vocabulary, config.count("hidden_size")
         epsilon = config.positive("rms_norm_eps", 1e-6)
@@ -27,7 +28,7 @@ class Llama:
         ]
         self.norm = RmsNorm(weights.get("model.norm.weight", (width,)), epsilon)
         tied = config.flag("tie_word_embeddings", default=False)
-        self.head = output_head(config, weights, linear, self.embedding, tied)
+        self.head = linear(weights.head(self.embedding, tied), None)
 
     @staticmethod
     def describe(config: ModelConfig) -> DecoderShape:
@@ -67,7 +68,7 @@ class LlamaLayer:
         index: int,
         config: ModelConfig,
         shape: DecoderShape,
-        weights: SafetensorsDirectory,
+        weights: CheckpointReader,
         linear: MakeLinear,
         epsilon: float,
     ) -> None:
@@ -77,28 +78,28 @@ class LlamaLayer:
         mlp_bias = config.flag("mlp_bias", default=False)
         prefix = f"model.layers.{index}"
 
-        def projection(name: str, out: int, into: int, biased: bool) -> tuple[Tensor, Tensor | None]:
-            weight = weights.get(f"{prefix}.{name}.weight", (out, into))
-            return weight, weights.get(f"{prefix}.{name}.bias", (out,)) if biased else None
+        def projection(name: str, out: int, into: int, biased: bool, rotated: bool = False) -> Part:
+            weight = weights.linear(f"{prefix}.{name}", (out, into))
+            bias = weights.get(f"{prefix}.{name}.bias", (out,)) if biased else None
+            if rotated:
+                order = interleave_heads(arange(out), head_dim)
+                weight, bias = take_rows(weight, order), bias if bias is None else bias[order]
+            return weight, bias
 
-        q, q_bias = projection("self_attn.q_proj", heads * head_dim, width, attention_bias)
-        k, k_bias = projection("self_attn.k_proj", kv_heads * head_dim, width, attention_bias)
-        v, v_bias = projection("self_attn.v_proj", kv_heads * head_dim, width, attention_bias)
-        qkv = cat([interleave_heads(q, head_dim), interleave_heads(k, head_dim), v])
-        qkv_bias = None
-        if q_bias is not None and k_bias is not None and v_bias is not None:
-            qkv_bias = cat([interleave_heads(q_bias, head_dim), interleave_heads(k_bias, head_dim), v_bias])
-        gate, gate_bias = projection("mlp.gate_proj", inner, width, mlp_bias)
-        up, up_bias = projection("mlp.up_proj", inner, width, mlp_bias)
-        gate_up_bias = cat([gate_bias, up_bias]) if gate_bias is not None and up_bias is not None else None
+        qkv = [
+            projection("self_attn.q_proj", heads * head_dim, width, attention_bias, rotated=True),
+            projection("self_attn.k_proj", kv_heads * head_dim, width, attention_bias, rotated=True),
+            projection("self_attn.v_proj", kv_heads * head_dim, width, attention_bias),
+        ]
+        gate_up = [projection(f"mlp.{name}_proj", inner, width, mlp_bias) for name in ("gate", "up")]
 
         self.index, self.heads, self.rotated = index, heads, heads + kv_heads
         self.head_dim, self.scale = head_dim, head_dim**-0.5
         self.attention_norm = RmsNorm(weights.get(f"{prefix}.input_layernorm.weight", (width,)), epsilon)
-        self.qkv = linear(qkv, qkv_bias)
+        self.qkv = joined_linear(linear, qkv)
         self.out = linear(*projection("self_attn.o_proj", width, heads * head_dim, attention_bias))
         self.mlp_norm = RmsNorm(weights.get(f"{prefix}.post_attention_layernorm.weight", (width,)), epsilon)
-        self.gate_up = linear(cat([gate, up]), gate_up_bias)
+        self.gate_up = joined_linear(linear, gate_up)
         self.down = linear(*projection("mlp.down_proj", width, inner, mlp_bias))
         self.activation = ACTIVATIONS[config.choice("hidden_act", "silu", tuple(ACTIVATIONS))]
 

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-import torch
 from safetensors import safe_open
 from torch import Tensor
 
@@ -36,19 +35,17 @@ class StoredTensor:
 
 
 class SafetensorsDirectory:
-    """The weights of one model directory, read tensor by tensor.
+    """The tensors of one model directory.
 
-    ``get`` gives a private copy in the wanted dtype (the files are mapped: a view would fault when a file is replaced
-    under a running worker). ``parameter_count`` counts what was taken. Raises ``ModelError`` naming file and reason.
+    ``read`` gives a private copy (the files are mapped: a view would fault when a file is replaced under a running
+    worker). Raises ``ModelError`` naming file and reason.
     """
 
-    def __init__(self, directory: Path, dtype: torch.dtype, progress: ReportProgress) -> None:
+    def __init__(self, directory: Path, progress: ReportProgress) -> None:
         self.directory = directory
-        self.dtype = dtype
-        self.parameter_count = 0
         self._progress = progress
         self._headers = {path: read_header(path) for path in _weight_files(directory)}
-        self._tensors = {
+        self.tensors = {
             name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]))
             for path, header in self._headers.items()
             for name, entry in header.items()
@@ -58,31 +55,15 @@ class SafetensorsDirectory:
         self._open: dict[Path, Any] = {}
         self._files = ExitStack()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._open.clear()
         self._files.close()
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._tensors
-
-    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """The tensor ``name``, which must have this shape, in the wanted dtype."""
-        stored = self._tensors.get(name)
-        if stored is None:
-            raise ModelError(f"{self.directory}: tensor {name} is missing")
-        if stored.shape != shape:
-            raise ModelError(f"{stored.file}: tensor {name} must have shape {list(shape)}, found {list(stored.shape)}")
-        if stored.kind not in FLOAT_KINDS:
-            raise ModelError(
-                f"{stored.file}: tensor {name} has type {stored.kind}; only {', '.join(FLOAT_KINDS)} can be loaded"
-            )
-        tensor: Tensor = self._file(stored.file).get_tensor(name).to(self.dtype, copy=True)
-        self.parameter_count += tensor.numel()
+    def read(self, name: str) -> Tensor:
+        """The tensor as it is stored."""
+        tensor: Tensor = self._file(self.tensors[name].file).get_tensor(name).clone()
         self._taken += 1
-        self._progress("weights", min(1.0, self._taken / len(self._tensors)))
+        self._progress("weights", min(1.0, self._taken / len(self.tensors)))
         return tensor
 
     def revision(self) -> str:

@@ -1,0 +1,104 @@
+"""The weights of a checkpoint as models ask for them: plain tensors, and the matrices of linear layers."""
+
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from coldplate_engine.runner import ModelError, ReportProgress
+from coldplate_engine.weights.config import ModelConfig
+from coldplate_engine.weights.convert import QuantizeTo, converted
+from coldplate_engine.weights.quantized import Weight
+from coldplate_engine.weights.safetensors import FLOAT_KINDS, SafetensorsDirectory, StoredTensor
+
+
+class CheckpointReader:
+    """Reads one checkpoint, tensor by tensor; every tensor is a private copy.
+
+    ``dtype`` is that of plain weights. ``quantize`` converts the linears of a plain checkpoint as they are read.
+    ``parameter_count`` counts what was taken. Raises ``ModelError`` naming file, tensor and reason.
+    """
+
+    def __init__(
+        self, config: ModelConfig, dtype: torch.dtype, progress: ReportProgress, quantize: QuantizeTo | None = None
+    ) -> None:
+        self.directory = config.path.parent
+        self.dtype = dtype
+        self.parameter_count = 0
+        self._config, self._quantize = config, quantize
+        self._source = SafetensorsDirectory(self.directory, progress)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._source.close()
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._source.tensors
+
+    @property
+    def quantization(self) -> str:
+        """How the linears are stored in memory, "" for plain weights."""
+        return self._quantize or ""
+
+    def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor ``name``, which must have this shape, in ``dtype``."""
+        tensor = self._plain(name, shape).to(self.dtype)
+        self.parameter_count += tensor.numel()
+        return tensor
+
+    def linear(self, prefix: str, shape: tuple[int, int], *, transposed: bool = False) -> Weight:
+        """The matrix of the linear layer ``prefix`` (its name without ``.weight``), shape ``(out, in)``.
+
+        A plain tensor in ``dtype``, or fewer bits: by what the checkpoint stores, or by ``quantize``. ``transposed``:
+        the checkpoint keeps ``[in, out]``.
+        """
+        stored = shape[::-1] if transposed else shape
+        tensor = self._plain(f"{prefix}.weight", stored)
+        self.parameter_count += tensor.numel()
+        if transposed:
+            tensor = tensor.t().contiguous()
+        return tensor.to(self.dtype) if self._quantize is None else converted(tensor, self._quantize)
+
+    def head(self, embedding: Tensor, tied: bool) -> Weight:
+        """The output projection ``[vocabulary, width]``: the stored one where there is one, else the embedding.
+
+        A tied checkpoint may carry ``lm_head.weight`` too: an equal copy is not counted, a different one is obeyed.
+        """
+        name = "lm_head.weight"
+        if name in self:
+            head = self._plain(name, tuple(embedding.shape)).to(self.dtype)
+            if not (tied and torch.equal(head, embedding)):
+                self.parameter_count += head.numel()
+        elif tied:
+            head = embedding
+        else:
+            raise ModelError(
+                f"{self.directory}: tensor {name} is missing, and {self._config.path.name} has "
+                "tie_word_embeddings false"
+            )
+        return head if self._quantize is None else converted(head, self._quantize, head=True)
+
+    def revision(self) -> str:
+        """A short hash that changes with the configuration, the tokenizer, the template and the weight files."""
+        return self._source.revision()
+
+    def _stored(self, name: str) -> StoredTensor:
+        stored = self._source.tensors.get(name)
+        if stored is None:
+            raise ModelError(f"{self.directory}: tensor {name} is missing")
+        return stored
+
+    def _plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        stored = self._stored(name)
+        if stored.shape != shape:
+            raise ModelError(f"{stored.file}: tensor {name} must have shape {list(shape)}, found {list(stored.shape)}")
+        if stored.kind not in FLOAT_KINDS:
+            raise ModelError(
+                f"{stored.file}: tensor {name} has type {stored.kind}; only {', '.join(FLOAT_KINDS)} can be loaded"
+            )
+        return self._source.read(name)
