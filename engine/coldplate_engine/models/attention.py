@@ -6,7 +6,7 @@ attended together, padded to the longest of their group; a group is kept small e
 processor's cache between the gather and the product.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
@@ -21,23 +21,54 @@ _PADDING_FACTOR = 2  # a group's longest context over its shortest
 
 @dataclass(slots=True)
 class DecodeGroup:
-    """``rows`` one-token slices: blocks ``[rows * n]``, mask ``[rows, 1, 1, n * block_size]`` (0 or -inf)."""
+    """``rows`` one-token slices: blocks ``[rows * n]``, ``lengths [rows, 1]`` with the new one, ``tokens`` gathered."""
 
     first_row: int
     rows: int
     blocks: Tensor
-    mask: Tensor
+    lengths: Tensor
+    tokens: int
+    dtype: torch.dtype
+    _masks: dict[int | None, Tensor] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> Tensor:
+        """0 or -inf, ``[rows, 1, 1, tokens]``; made once a step for all layers of one window."""
+        if window not in self._masks:
+            at = torch.arange(self.tokens)
+            hidden = at >= self.lengths  # [rows, tokens]
+            if window is not None:
+                hidden |= at < self.lengths - window
+            self._masks[window] = _additive(hidden, self.dtype)[:, None, None, :]
+        return self._masks[window]
 
 
 @dataclass(slots=True)
 class PrefillChunk:
-    """``rows`` tokens of one stream after ``start`` cached ones; no blocks and no mask where nothing is cached."""
+    """``rows`` tokens of one stream after ``start`` cached ones; no blocks where nothing is cached."""
 
     first_row: int
     rows: int
     start: int
     blocks: Tensor | None
-    mask: Tensor | None
+    dtype: torch.dtype
+    _masks: dict[int | None, Tensor | None] = field(default_factory=dict)
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """0 or -inf, ``[rows, start + rows]``; None where it is plainly causal over the chunk alone."""
+        if window not in self._masks:
+            end = self.start + self.rows
+            mask = None
+            if self.blocks is not None or (window is not None and window < end):
+                hidden = torch.ones(self.rows, end, dtype=torch.bool).triu_(self.start + 1)
+                if window is not None:
+                    hidden |= torch.ones_like(hidden).tril_(self.start - window)
+                mask = _additive(hidden, self.dtype)
+            self._masks[window] = mask
+        return self._masks[window]
+
+
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
 
 
 class StepPlan:
@@ -96,21 +127,16 @@ class StepPlan:
             used = self._blocks_of(piece)
             # A row is padded with its own first block: whatever that holds can harm no other stream.
             blocks += piece.block_table[:used] + piece.block_table[:1] * (longest - used)
-        lengths = torch.tensor([piece.start + 1 for piece in decodes]).unsqueeze(1)  # [rows, 1]
-        beyond = torch.arange(longest * self.cache.block_size) >= lengths  # [rows, n * block_size]
-        mask = torch.zeros(beyond.shape, dtype=self.cache.pool.dtype).masked_fill_(beyond, float("-inf"))
-        return DecodeGroup(first_row, len(decodes), torch.tensor(blocks), mask[:, None, None, :])
+        lengths = torch.tensor([piece.start + 1 for piece in decodes]).unsqueeze(1)
+        tokens = longest * self.cache.block_size
+        return DecodeGroup(first_row, len(decodes), torch.tensor(blocks), lengths, tokens, self.cache.pool.dtype)
 
     def _prefill_chunks(self, chunks: list[StreamSlice], first_row: int) -> list[PrefillChunk]:
         planned: list[PrefillChunk] = []
         for piece in chunks:
             rows = len(piece.token_ids)
-            blocks = mask = None
-            if piece.start > 0:
-                blocks = torch.tensor(piece.block_table[: self._blocks_of(piece)])
-                future = torch.ones(rows, piece.start + rows, dtype=torch.bool).triu_(piece.start + 1)
-                mask = torch.zeros(future.shape, dtype=self.cache.pool.dtype).masked_fill_(future, float("-inf"))
-            planned.append(PrefillChunk(first_row, rows, piece.start, blocks, mask))
+            blocks = torch.tensor(piece.block_table[: self._blocks_of(piece)]) if piece.start > 0 else None
+            planned.append(PrefillChunk(first_row, rows, piece.start, blocks, self.cache.pool.dtype))
             first_row += rows
         return planned
 
@@ -125,34 +151,43 @@ class PagedAttention:
         self.plan = plan
         plan.cache.clear(plan.fresh_blocks)
 
-    def __call__(self, layer: int, queries: Tensor, keys_values: Tensor, scale: float) -> Tensor:
+    def __call__(
+        self,
+        layer: int,
+        queries: Tensor,
+        keys_values: Tensor,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
         """Store the step's keys and values, then attend.
 
         Shapes: queries ``[N, heads, head_dim]``, keys_values ``[N, 2 * kv_heads, head_dim]``; returns
-        ``[N, heads * head_dim]``. ``heads`` is a multiple of ``kv_heads``.
+        ``[N, heads * head_dim]``. ``heads`` is a multiple of ``kv_heads``. A token sees itself and, with a ``window``,
+        the ``window - 1`` tokens before it. ``softcap`` bounds scores ``s`` to ``softcap * tanh(s / softcap)``.
         """
         cache = self.plan.cache
         cache.write(layer, self.plan.slots, keys_values)
         out = torch.empty(queries.shape, dtype=queries.dtype)
+        how = _How(scale, window, softcap)
         for group in self.plan.groups:
             rows = slice(group.first_row, group.first_row + group.rows)
-            self._decode(layer, group, queries[rows], out[rows], scale)
+            self._decode(layer, group, queries[rows], out[rows], how)
         for chunk in self.plan.chunks:
             rows = slice(chunk.first_row, chunk.first_row + chunk.rows)
-            self._prefill(layer, chunk, queries[rows], keys_values[rows], out[rows], scale)
+            self._prefill(layer, chunk, queries[rows], keys_values[rows], out[rows], how)
         return out.flatten(1)
 
-    def _decode(self, layer: int, group: DecodeGroup, queries: Tensor, out: Tensor, scale: float) -> None:
+    def _decode(self, layer: int, group: DecodeGroup, queries: Tensor, out: Tensor, how: "_How") -> None:
         cache = self.plan.cache
         keys, values = cache.gather(layer, group.blocks, group.rows)
         # Query heads that share a key head take the place of query positions.
-        q = queries.view(group.rows, cache.kv_heads, -1, cache.head_dim)  # [rows, kv_heads, heads/kv_heads, head_dim]
-        mask = group.mask.expand(-1, -1, q.shape[2], -1)
-        attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=scale)
-        out.copy_(attended.flatten(1, 2))
+        q = queries.reshape(group.rows, cache.kv_heads, -1, cache.head_dim)  # [rows, kv_heads, shared, head_dim]
+        mask = group.mask(how.window).expand(-1, -1, q.shape[2], -1)
+        out.copy_(how.attend(q, keys, values, mask).flatten(1, 2))
 
     def _prefill(
-        self, layer: int, chunk: PrefillChunk, queries: Tensor, keys_values: Tensor, out: Tensor, scale: float
+        self, layer: int, chunk: PrefillChunk, queries: Tensor, keys_values: Tensor, out: Tensor, how: "_How"
     ) -> None:
         cache = self.plan.cache
         q = queries.transpose(0, 1).unsqueeze(0)  # [1, heads, rows, head_dim]
@@ -163,8 +198,27 @@ class PagedAttention:
             keys, values = cache.gather(layer, chunk.blocks, 1)
             end = chunk.start + chunk.rows
             keys, values = keys[:, :, :end], values[:, :, :end]
-        shared = q.shape[1] != cache.kv_heads
-        attended = F.scaled_dot_product_attention(
-            q, keys, values, attn_mask=chunk.mask, is_causal=chunk.mask is None, scale=scale, enable_gqa=shared
-        )
-        out.copy_(attended[0].transpose(0, 1))
+        out.copy_(how.attend(q, keys, values, chunk.mask(how.window))[0].transpose(0, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What one layer's attention is, besides its tensors."""
+
+    scale: float
+    window: int | None
+    softcap: float | None
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """q ``[b, heads, n, d]``, keys and values ``[b, kv_heads, m, d]``; without a mask causal, ``n == m``."""
+        shared = q.shape[1] // keys.shape[1]
+        if self.softcap is None:
+            return F.scaled_dot_product_attention(
+                q, keys, values, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=shared > 1
+            )
+        if shared > 1:
+            keys, values = keys.repeat_interleave(shared, 1), values.repeat_interleave(shared, 1)
+        scores = torch.tanh(q @ keys.transpose(2, 3) * (self.scale / self.softcap)).float() * self.softcap
+        if mask is None:
+            mask = torch.full(scores.shape[2:], float("-inf")).triu_(1)
+        return torch.softmax(scores + mask, dim=-1).to(values.dtype) @ values
