@@ -28,7 +28,12 @@ class Decoder(Protocol):
     """A decoder-only model. Its weights are on one device; it keeps no state between steps."""
 
     shape: DecoderShape
-    embedding: Tensor  # [vocabulary, width], kept as stored besides what the linears hold
+    embedding: Tensor  # [vocabulary, width]
+
+    @property
+    def own_bytes(self) -> int:
+        """What is kept besides the weights of the linears."""
+        ...
 
     def hidden(self, token_ids: Tensor, positions: Tensor, attention: PagedAttention) -> Tensor:
         """``[N]`` ids at ``[N]`` positions to ``[N, width]``, the last norm applied."""
@@ -40,10 +45,9 @@ class Decoder(Protocol):
 
 
 class DecoderFamily(Protocol):
-    """Builds a decoder from a checkpoint; ``Llama`` and ``Gpt2`` are two."""
+    """Builds a decoder from a checkpoint; ``Gpt2`` and the families of ``DenseDecoder`` are some."""
 
-    @staticmethod
-    def describe(config: ModelConfig) -> DecoderShape:
+    def describe(self, config: ModelConfig) -> DecoderShape:
         """Read the shape off the config alone. Raises ``ModelError`` naming what cannot be run."""
         ...
 

@@ -100,7 +100,7 @@ def load_decoder(
             dtype=str(dtype).removeprefix("torch."),
             quantization=weights.quantization,
             end_of_text_ids=config.end_of_text_ids,
-            weight_bytes=linear_bytes + decoder.embedding.nbytes,
+            weight_bytes=linear_bytes + decoder.own_bytes,
         )
     progress("weights", 1.0)
     return DecoderRunner(decoder, facts, dtype, before_step)

@@ -43,6 +43,10 @@ class Gpt2:
             max_positions=config.count("n_positions", 1024),
         )
 
+    @property
+    def own_bytes(self) -> int:
+        return self.embedding.nbytes + self.positions.nbytes
+
     def hidden(self, token_ids: Tensor, positions: Tensor, attention: PagedAttention) -> Tensor:
         x = F.embedding(token_ids, self.embedding) + F.embedding(positions, self.positions)  # [N, width]
         for layer in self.layers:

@@ -1,12 +1,12 @@
 """The decoders this engine has, by the name ``config.json`` gives them."""
 
 from coldplate_engine.models.decoder import DecoderFamily
+from coldplate_engine.models.families import DENSE_FAMILIES
 from coldplate_engine.models.gpt2 import Gpt2
-from coldplate_engine.models.llama import Llama
 from coldplate_engine.runner import ModelError
 from coldplate_engine.weights.config import ModelConfig
 
-FAMILIES: dict[str, DecoderFamily] = {"GPT2LMHeadModel": Gpt2, "LlamaForCausalLM": Llama}
+FAMILIES: dict[str, DecoderFamily] = {"GPT2LMHeadModel": Gpt2, **DENSE_FAMILIES}
 
 
 def family_of(config: ModelConfig) -> DecoderFamily:

@@ -1,5 +1,6 @@
 """The weights of a checkpoint as models ask for them: plain tensors, and the matrices of linear layers."""
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
@@ -39,6 +40,10 @@ class CheckpointReader:
 
     def __contains__(self, name: str) -> bool:
         return name in self._source.tensors
+
+    def names(self) -> Iterable[str]:
+        """The names of all stored tensors."""
+        return self._source.tensors
 
     @property
     def quantization(self) -> str:
