@@ -207,6 +207,10 @@ class EngineLoop:
             return
         self._step_number += 1
         result = self._executor.run(plan, timer)
+        if result.copies_failed is not None:
+            log.error("host memory for the KV cache is given up", reason=result.copies_failed.text)
+            self._scheduler.undo(plan)
+            return
         streams, token_ids = self._finish_step(plan, result)
         tokens = plan.prefill_tokens + plan.decode_tokens
         with timer.part("device"):
@@ -215,23 +219,25 @@ class EngineLoop:
         # This step's pause is still to come: the one before it is reported.
         timer.seconds["idle"], timer.seconds["paced"] = self._idle_s, self._paced_s
         self._idle_s = self._paced_s = 0.0
-        stats = StepStats(prefill_tokens=plan.prefill_tokens, decode_tokens=plan.decode_tokens, seconds=timer.seconds)
-        self._send(stats, streams, token_ids, plan.admitted)
+        self._send(_stats_of(plan, timer), streams, token_ids, plan.admitted)
 
     def _finish_step(self, plan: StepPlan, result: StepResult) -> tuple[list[int], list[int]]:
-        self._scheduler.commit(plan)
         streams: list[int] = []
         token_ids: list[int] = []
+        ends: list[Finished] = []
         for stream, token in result.tokens:
             is_output, ended = stream.accept(token, self._scheduler.max_model_len)
             if is_output:
                 streams.append(stream.id)
                 token_ids.append(token)
             if ended is not None:
-                self._scheduler.remove(stream.id)
-                self._end(ended)
+                ends.append(ended)
+        self._scheduler.commit(plan)
+        for ended in ends:
+            self._scheduler.remove(ended.stream)
+            self._end(ended)
         for stream_id, (error, text) in result.failed.items():
-            if (failed := self._scheduler.remove(stream_id)) is not None:
+            if (failed := self._scheduler.remove(stream_id, forget=True)) is not None:
                 self._fail(failed.submission, error, text)
         kind = result.failed_kind
         self._hopeless_steps = self._hopeless_steps + 1 if kind else 0
@@ -263,7 +269,7 @@ class EngineLoop:
         stats: StepStats,
         streams: list[int] | None = None,
         token_ids: list[int] | None = None,
-        admitted: list[int] | None = None,
+        admitted: list[Admitted] | None = None,
     ) -> None:
         self._news = self._urgent = False
         finished, self._finished = self._finished, []
@@ -271,16 +277,29 @@ class EngineLoop:
             return
         pool = self._scheduler.pool
         stats.running, stats.waiting = len(self._scheduler.running), len(self._scheduler.waiting)
-        stats.kv_blocks_used, stats.kv_blocks_total = pool.used, pool.num_blocks
+        stats.kv_blocks_used, stats.kv_blocks_cached, stats.kv_blocks_total = pool.used, pool.cached, pool.num_blocks
         self._emit(
             StepOutput(
                 number=self._step_number,
                 streams=streams or [],
                 token_ids=token_ids or [],
                 finished=finished,
-                admitted=[Admitted(stream) for stream in admitted or ()],
+                admitted=admitted or [],
                 credit=self._scheduler.credit(self._submits_seen, self._draining),
                 limits_seq=self._limits_seq,
                 stats=stats,
             )
         )
+
+
+def _stats_of(plan: StepPlan, timer: StepTimer) -> StepStats:
+    return StepStats(
+        prefill_tokens=plan.prefill_tokens,
+        decode_tokens=plan.decode_tokens,
+        preempted=plan.preempted,
+        preempted_tokens=plan.preempted_tokens,
+        cached_tokens=plan.cached_tokens,
+        offloaded_tokens=plan.offloaded_tokens,
+        draft_tokens=plan.draft_tokens,
+        seconds=timer.seconds,
+    )

@@ -32,6 +32,7 @@ class HostCache:
         self._slot_of: OrderedDict[bytes, int] = OrderedDict()  # longest unused first
         self._empty = list(range(num_slots - 1, -1, -1))
         self._copies = KvCopies()
+        self._about_to_be_read: set[int] = set()
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._slot_of
@@ -51,28 +52,23 @@ class HostCache:
         """Have ``key`` copied to a device block; it stays here, too. Raises KeyError when it is not here."""
         self._slot_of.move_to_end(key)
         self._copies.back[block] = self._slot_of[key]
+        self._about_to_be_read.add(self._slot_of[key])
 
     def discard(self, key: bytes) -> None:
         slot = self._slot_of.pop(key, None)
         if slot is not None:
             self._empty.append(slot)
 
-    def clear(self) -> None:
-        """Forget everything, the copies that were asked for too."""
-        self._slot_of.clear()
-        self._empty = list(range(self.num_slots - 1, -1, -1))
-        self._copies = KvCopies()
-
     def take_copies(self) -> KvCopies:
         """The copies asked for since the last call."""
         copies, self._copies = self._copies, KvCopies()
+        self._about_to_be_read.clear()
         return copies
 
     def _room(self) -> int | None:
         if self._empty:
             return self._empty.pop()
-        about_to_be_read = set(self._copies.back.values())
-        oldest = next((key for key, slot in self._slot_of.items() if slot not in about_to_be_read), None)
+        oldest = next((key for key, slot in self._slot_of.items() if slot not in self._about_to_be_read), None)
         return None if oldest is None else self._slot_of.pop(oldest)
 
 

@@ -1,7 +1,7 @@
 """Prefixes already computed: which blocks of a stream's tokens are in the pool, or in host memory.
 
-A full block is known by a 256-bit BLAKE2b over the key of the block before it and its own token ids; the first block's
-predecessor is the caller's salt. Equal keys are taken for equal tokens: a false hit would need a collision of that hash.
+A full block is known by a 256-bit BLAKE2b over the key of the block before it and its own token ids; before the first
+block stands the caller's salt. Equal keys are taken for equal tokens: a false hit would need a collision of that hash.
 """
 
 from array import array
@@ -64,7 +64,6 @@ class PrefixCache:
             if block is not None:
                 self.pool.share(block)
         fresh = iter(self.pool.take(count - sum(block is not None for block in prefix.blocks)))
-        self.note_evictions()
         table: list[int] = []
         restored = 0
         for index, block in enumerate(prefix.blocks):
@@ -75,6 +74,7 @@ class PrefixCache:
                 self.pool.keep(block, stream.block_keys[index])
                 restored += 1
             table.append(block)
+        self.note_evictions()  # only now, or what is to come back might have to make room
         stream.block_table = [*table, *fresh]
         stream.computed = len(table) * self.pool.block_size
         stream.blocks_kept = len(table)

@@ -42,6 +42,18 @@ class ModelRunner(Protocol):
         """Allocate the one pool of ``num_blocks`` blocks of ``block_size`` tokens. Called once."""
         ...
 
+    def workspace_bytes(self, tokens: int, rows: int) -> int:
+        """About what a step of ``tokens`` tokens and ``rows`` rows of logits takes beside weights and cache."""
+        ...
+
+    def read_blocks(self, blocks: list[int]) -> "Tensor":
+        """A copy of these blocks over all layers: uint8 ``[blocks, bytes of one]``."""
+        ...
+
+    def write_blocks(self, blocks: list[int], data: "Tensor") -> None:
+        """The reverse of ``read_blocks``; ``data`` may be in host memory."""
+        ...
+
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         """Run one step; returns float32 logits, shape [``batch.logit_rows``, vocabulary].
 

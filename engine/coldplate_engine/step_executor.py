@@ -12,6 +12,7 @@ import structlog
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.memory_cap import MemoryCap
 from coldplate_engine.messages import EngineError
+from coldplate_engine.offload import HostBlocks, KvCopies
 from coldplate_engine.runner import Device, Fault, ModelRunner
 from coldplate_engine.scheduler import StepPlan
 from coldplate_engine.step_timer import StepTimer
@@ -31,13 +32,15 @@ _OOM_ATTEMPTS = 3
 class StepResult:
     """New tokens in order, streams that failed and why, and the fault that ends the process, if one does.
 
-    ``failed_kind`` is the kind of the fault behind a step that brought nothing at all.
+    ``failed_kind`` is the kind of the fault behind a step that brought nothing at all. ``copies_failed``: the copies
+    to or from host memory did, and nothing ran.
     """
 
     tokens: list[tuple[Stream, int]] = field(default_factory=list)
     failed: dict[int, tuple[EngineError, str]] = field(default_factory=dict)
     restart: Fault | None = None
     failed_kind: str | None = None
+    copies_failed: Fault | None = None
 
 
 class StepExecutor:
@@ -49,8 +52,16 @@ class StepExecutor:
     ends. Running a slice again writes the same cache entries.
     """
 
-    def __init__(self, device: Device, runner: ModelRunner, sample: SampleStreams, max_tokens: int) -> None:
+    def __init__(
+        self,
+        device: Device,
+        runner: ModelRunner,
+        sample: SampleStreams,
+        max_tokens: int,
+        host_blocks: HostBlocks | None = None,
+    ) -> None:
         self._device = device
+        self._host_blocks = host_blocks
         self._runner = runner
         self._sample = sample
         self.cap = MemoryCap(max_tokens)
@@ -59,6 +70,9 @@ class StepExecutor:
     def run(self, plan: StepPlan, timer: StepTimer) -> StepResult:
         result = StepResult()
         self._collected = False
+        if plan.copies and (fault := self._copy(plan.copies, timer)) is not None:
+            result.restart, result.copies_failed = (fault, None) if fault.kind == "restart" else (None, fault)
+            return result
         streams = {stream.id: stream for stream in plan.streams}
         pending = deque(split(plan.batch.slices, self.cap.tokens))
         attempts_left = _OOM_ATTEMPTS
@@ -92,6 +106,17 @@ class StepExecutor:
         if any_good:
             result.failed_kind = None
         return result
+
+    def _copy(self, copies: KvCopies, timer: StepTimer) -> Fault | None:
+        assert self._host_blocks is not None
+        try:
+            with timer.part("copy"):
+                self._host_blocks.run(copies)
+        except BaseException as error:  # as in a step
+            fault = self._device.classify(error)
+            _let_go(error)
+            return fault
+        return None
 
     def _attempt(
         self, part: list[StreamSlice], streams: dict[int, Stream], result: StepResult, timer: StepTimer

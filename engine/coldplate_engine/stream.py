@@ -8,7 +8,12 @@ from coldplate_engine.messages import Finished, StopCause, Submission
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """``tokens`` are prompt, emitted and new ids in one list; the first ``computed`` of them are in the cache."""
+    """``tokens`` are prompt, emitted and new ids in one list; the first ``computed`` of them are in the cache.
+
+    ``drafts`` are guesses at what follows ``tokens``. The scheduler's: ``rank`` orders streams, the first in rank
+    least; ``block_keys`` are the prefix keys of full blocks of ``tokens``, and the first ``blocks_kept`` blocks of the
+    table can be found under theirs; ``admitted`` tells that it has been reported as running.
+    """
 
     submission: Submission
     tokens: list[int]
@@ -17,6 +22,12 @@ class Stream:
     computed: int = 0
     block_table: list[int] = field(default_factory=list)
     decoding: bool = False
+    drafts: list[int] = field(default_factory=list)
+    rank: tuple[int, int] = (0, 0)
+    block_keys: list[bytes] = field(default_factory=list)
+    blocks_kept: int = 0
+    preemptions: int = 0
+    admitted: bool = False
 
     @classmethod
     def start(cls, submission: Submission, max_model_len: int, now: float) -> "Stream":
@@ -37,6 +48,15 @@ class Stream:
     def generated(self) -> int:
         """Output tokens so far, the emitted ones included; also the position of the next one."""
         return len(self.tokens) - len(self.submission.prompt_ids)
+
+    def logit_tokens(self, start: int, end: int) -> int:
+        """Rows of logits wanted behind ``tokens[start:end]``, the last ones of them."""
+        return int(end == len(self.tokens))
+
+    def restart(self) -> None:
+        """Nothing is in the cache any more: the next step begins from the first token."""
+        self.computed = self.blocks_kept = 0
+        self.block_table, self.drafts, self.decoding = [], [], False
 
     def accept(self, token: int, max_model_len: int) -> tuple[bool, Finished | None]:
         """Take the next token. Returns whether it is output (a stop token is not), and the end if this is it."""

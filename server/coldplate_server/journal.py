@@ -60,6 +60,11 @@ class StreamRecord:
         return len(self.prompt_ids) + self.max_tokens
 
     @property
+    def admission_tokens(self) -> int:
+        """Cache the stream begins with, in tokens: what exists and the next one."""
+        return len(self.prompt_ids) + len(self.emitted) + 1
+
+    @property
     def delivered(self) -> int:
         """New tokens of this call."""
         return len(self.emitted) - self.resumed

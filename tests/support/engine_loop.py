@@ -9,6 +9,7 @@ from coldplate.clock import ManualClock
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.loop import EngineLoop
 from coldplate_engine.messages import Command, Connect, Finished, Shutdown, StepOutput, Submission
+from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.sampler import SampleRow, sample
 from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.step_executor import StepExecutor
@@ -66,14 +67,24 @@ class LoopRig:
         max_num_batched_tokens: int = 32,
         max_model_len: int = 64,
         step_s: float = 0.0,
+        prefix_caching: bool = True,
+        host_blocks: int = 0,
     ) -> None:
         self.clock = ManualClock()
         self.runner = runner or FakeRunner()
         self.runner.allocate_kv(num_blocks, block_size)
         self.device = FakeDevice(self.runner, self.clock, step_s)
         self.pool = BlockPool(num_blocks, block_size)
-        self.scheduler = Scheduler(self.pool, max_num_seqs, max_num_batched_tokens, max_model_len)
-        self.executor = StepExecutor(self.device, self.runner, sample_streams, max_num_batched_tokens)
+        self.scheduler = Scheduler(
+            self.pool,
+            max_num_seqs,
+            max_num_batched_tokens,
+            max_model_len,
+            prefix_caching=prefix_caching,
+            host=HostCache(host_blocks) if host_blocks else None,
+        )
+        host = HostBlocks(self.runner, host_blocks, block_size, pinned=False) if host_blocks else None
+        self.executor = StepExecutor(self.device, self.runner, sample_streams, max_num_batched_tokens, host)
         self.outputs: list[StepOutput] = []
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}

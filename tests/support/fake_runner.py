@@ -13,6 +13,7 @@ from coldplate_engine.step_timer import StepTimer
 from coldplate_engine.weights.convert import QuantizeTo
 
 VOCABULARY = 64
+_UNWRITTEN = 255
 
 
 def next_token(tokens: Sequence[int]) -> int:
@@ -53,6 +54,17 @@ class FakeRunner:
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         self._cache = [[None] * block_size for _ in range(num_blocks)]
         self._block_size = block_size
+
+    def workspace_bytes(self, tokens: int, rows: int) -> int:
+        return 0
+
+    def read_blocks(self, blocks: list[int]) -> torch.Tensor:
+        rows = [[_UNWRITTEN if token is None else token for token in self._cache[block]] for block in blocks]
+        return torch.tensor(rows, dtype=torch.uint8)
+
+    def write_blocks(self, blocks: list[int], data: torch.Tensor) -> None:
+        for block, row in zip(blocks, data.tolist(), strict=True):
+            self._cache[block] = [None if token == _UNWRITTEN else token for token in row]
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> torch.Tensor:
         self.calls.append(batch)

@@ -167,6 +167,15 @@ class FaultRunner:
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         self._inner.allocate_kv(num_blocks, block_size)
 
+    def workspace_bytes(self, tokens: int, rows: int) -> int:
+        return self._inner.workspace_bytes(tokens, rows)
+
+    def read_blocks(self, blocks: list[int]) -> "Tensor":
+        return self._inner.read_blocks(blocks)
+
+    def write_blocks(self, blocks: list[int], data: "Tensor") -> None:
+        self._inner.write_blocks(blocks, data)
+
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         with timer.part("device"):
             self._device.before_call()

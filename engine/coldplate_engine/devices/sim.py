@@ -169,6 +169,15 @@ class SimRunner:
         self._inner.allocate_kv(num_blocks, block_size)
         self._held_bytes += num_blocks * block_size * self._inner.kv_bytes_per_token()
 
+    def workspace_bytes(self, tokens: int, rows: int) -> int:
+        return self._inner.workspace_bytes(tokens, rows)
+
+    def read_blocks(self, blocks: list[int]) -> "Tensor":
+        return self._inner.read_blocks(blocks)
+
+    def write_blocks(self, blocks: list[int], data: "Tensor") -> None:
+        self._inner.write_blocks(blocks, data)
+
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         self._device.check_fault()
         self._device.check_memory(self._held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES)

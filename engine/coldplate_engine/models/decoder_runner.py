@@ -44,6 +44,26 @@ class DecoderRunner:
         cache.reserve_scratch(max(longest, GROUP_BYTES // cache.block_bytes))
         self._cache = cache
 
+    def workspace_bytes(self, tokens: int, rows: int) -> int:
+        """See ``ModelRunner.workspace_bytes``: hidden states, projections and a four times wider MLP in float32, logits
+        twice, and the scratch of attention."""
+        shape = self.decoder.shape
+        width = self.decoder.embedding.shape[1]
+        longest_bytes = self.facts.max_model_len * 2 * shape.kv_heads * shape.head_dim * self.dtype.itemsize
+        return 4 * (tokens * 20 * width + 2 * rows * shape.vocabulary) + max(longest_bytes, GROUP_BYTES)
+
+    def read_blocks(self, blocks: list[int]) -> Tensor:
+        """See ``ModelRunner.read_blocks``."""
+        assert self._cache is not None
+        with torch.inference_mode():
+            return self._cache.read_blocks(torch.tensor(blocks))
+
+    def write_blocks(self, blocks: list[int], data: Tensor) -> None:
+        """See ``ModelRunner.write_blocks``."""
+        assert self._cache is not None
+        with torch.inference_mode():
+            self._cache.write_blocks(torch.tensor(blocks), data)
+
     def execute(self, batch: StepBatch, timer: StepTimer) -> Tensor:
         """See ``ModelRunner.execute``. Token ids must lie in the vocabulary, positions below ``max_model_len``."""
         if self._cache is None:

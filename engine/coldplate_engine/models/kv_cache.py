@@ -42,3 +42,14 @@ class KvCache:
         taken = torch.index_select(self._blocks[layer], 0, blocks, out=self._scratch[: len(blocks)])
         tokens = taken.view(streams, -1, 2 * self.kv_heads, self.head_dim).transpose(1, 2)
         return tokens[:, : self.kv_heads], tokens[:, self.kv_heads :]
+
+    def read_blocks(self, blocks: Tensor) -> Tensor:
+        """A copy of ``blocks [n]`` over all layers: uint8 ``[n, bytes of one]``."""
+        taken = self._blocks.index_select(1, blocks).transpose(0, 1)
+        return taken.reshape(len(blocks), -1).view(torch.uint8)
+
+    def write_blocks(self, blocks: Tensor, data: Tensor) -> None:
+        """The reverse of ``read_blocks``."""
+        layers, _, width = self._blocks.shape
+        taken = data.view(self.pool.dtype).view(len(blocks), layers, width)
+        self._blocks.index_copy_(1, blocks, taken.transpose(0, 1))

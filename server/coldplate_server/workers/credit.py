@@ -1,4 +1,8 @@
-"""What may still be submitted to a worker: its last word, less what it had not seen when it spoke."""
+"""What may still be submitted to a worker: its last word, less what it had not seen when it spoke.
+
+A worker promises room for what a stream begins with: its prompt, what it has emitted elsewhere, and one token. How
+streams then share the cache as they grow is the worker's affair, so that the only queue is the server's.
+"""
 
 from collections import OrderedDict
 
@@ -15,7 +19,7 @@ class Credit:
         self._kv_tokens = free_kv_tokens
 
     def needed(self, kv_tokens: int) -> int:
-        """KV tokens a stream reserves, in whole blocks."""
+        """KV tokens a stream begins with, in whole blocks."""
         return -(-kv_tokens // self._block_size) * self._block_size
 
     @property
@@ -27,7 +31,7 @@ class Credit:
         return max(0, self._kv_tokens - self._in_flight_kv)
 
     def covers(self, kv_tokens: int) -> bool:
-        """Whether a stream that may grow to ``kv_tokens`` can be submitted now."""
+        """Whether a stream that begins with ``kv_tokens`` can be submitted now."""
         return self.free_slots > 0 and self.needed(kv_tokens) <= self.free_kv_tokens
 
     def spend(self, kv_tokens: int) -> None:

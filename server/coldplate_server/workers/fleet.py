@@ -174,11 +174,12 @@ class Fleet:
 
     def _has_room(self, worker: Worker, record: StreamRecord) -> bool:
         link = worker.link
-        if not link.ready or not link.credit.covers(record.kv_tokens):
+        if not link.ready or not link.credit.covers(record.admission_tokens):
             return False
         limits = self.limits_of(worker)
+        assert link.hello is not None
         return (
-            record.kv_tokens <= self._context_of(worker)
+            record.kv_tokens <= min(self._context_of(worker), link.hello.kv_cache_tokens)
             and limits.admit is not False
             and limits.max_prefill_tokens != 0  # it would wait there unseen, while another device may be free
             and (limits.min_priority or 0) <= record.priority

@@ -104,7 +104,7 @@ class WorkerLink:
     def submit(self, record: StreamRecord) -> None:
         """Hand a stream over; the caller has checked the credit."""
         assert self.hello is not None
-        self.credit.spend(record.kv_tokens)
+        self.credit.spend(record.admission_tokens)
         self._live[record.number] = record
         record.worker, record.device = self.spec.name, self.hello.devices[0]
         record.submitted = self._clock.now()
