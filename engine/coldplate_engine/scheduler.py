@@ -219,8 +219,10 @@ class Scheduler:
 
     def _waits_for_sibling(self, stream: Stream) -> bool:
         """Whether an earlier stream is about to compute this one's prompt."""
+        if stream.submission.sibling_of == 0 or not self.prefixes.enabled:
+            return False
         first = self._streams.get(stream.submission.sibling_of)
-        if first is None or first.rank[1] >= stream.rank[1] or not self.prefixes.enabled:
+        if first is None or first.rank[1] >= stream.rank[1]:
             return False
         if first.id in self.running:
             return first.computed < len(first.submission.prompt_ids) - 1

@@ -125,7 +125,7 @@ async def test_what_has_no_room_waits_and_starts_when_credit_comes(service: Serv
 
 async def test_a_higher_class_starts_first_and_a_large_request_is_not_passed_by_its_own(service: Service) -> None:
     await service.fill()
-    large = service.send("large", max_tokens=120)
+    large = service.send("large", prompt_ids=[1] * 120)
     small = service.send("small")
     high = service.send("high", Priority.HIGH)
     service.engine.step(credit=(4, 2, 64))
