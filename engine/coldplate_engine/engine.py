@@ -91,7 +91,7 @@ class Engine:
 
         threads = self._settings.threads or max(1, default_threads() // self._settings.cpu_workers)
         torch.set_num_threads(threads)
-        return open_device(self._settings.device, threads, self._settings.test_faults)
+        return open_device(self._settings.device, threads, self._settings.test_faults, self._settings.kernels)
 
     def _max_model_len(self, runner: ModelRunner) -> int:
         has, wanted = runner.facts.max_model_len, self._settings.max_model_len

@@ -6,6 +6,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from coldplate.settings import ProcessSettings
+from coldplate_engine.kernels.library import KernelMode
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
@@ -34,6 +35,9 @@ class EngineSettings(ProcessSettings):
     )
     cpu_workers: int = Field(
         1, ge=1, le=1024, description="Workers on this machine's processors: the default of --threads is a fair part."
+    )
+    kernels: KernelMode = Field(
+        "auto", description="C++ kernels of the CPU: auto builds them where it can, on insists, off is torch alone."
     )
     orphan_timeout_s: float = Field(
         10.0, gt=0, allow_inf_nan=False, description="Exit after this long without a server."

@@ -1,4 +1,4 @@
-"""Where the parts of one machine meet by default: run-time sockets and the model cache."""
+"""Where the parts of one machine meet by default: run-time sockets and caches."""
 
 import os
 import tempfile
@@ -20,9 +20,13 @@ def control_socket() -> Path:
 def model_cache() -> Path:
     """Where imported models are kept: ``$COLDPLATE_CACHE``, else ``coldplate/models`` in the user's cache folder."""
     override = os.environ.get("COLDPLATE_CACHE")
-    if override:
-        return Path(override)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coldplate" / "models"
+    return Path(override) if override else _user_cache() / "models"
+
+
+def kernel_cache() -> Path:
+    """Where built CPU kernels are kept: ``$COLDPLATE_KERNEL_CACHE``, else ``coldplate/kernels`` in the user's cache."""
+    override = os.environ.get("COLDPLATE_KERNEL_CACHE")
+    return Path(override) if override else _user_cache() / "kernels"
 
 
 def ensure_private_dir(path: Path) -> Path:
@@ -34,3 +38,7 @@ def ensure_private_dir(path: Path) -> Path:
     if path.stat().st_uid != os.getuid():
         raise PermissionError(f"{path} belongs to another user: choose another folder")
     return path
+
+
+def _user_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coldplate"

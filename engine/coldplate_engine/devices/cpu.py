@@ -1,5 +1,6 @@
 """The CPU as a device."""
 
+import ctypes
 from pathlib import Path
 
 import psutil
@@ -7,8 +8,10 @@ import torch
 
 from coldplate.cgroup import Cgroup
 from coldplate_engine.devices.errors import classify_error
+from coldplate_engine.kernels.build import BuildError
+from coldplate_engine.kernels.library import KernelMode, load_library
+from coldplate_engine.kernels.linear import linear_maker
 from coldplate_engine.models.decoder_runner import DecoderRunner, load_decoder
-from coldplate_engine.models.layers import cpu_linear
 from coldplate_engine.runner import Fault, ModelError, ReportProgress
 from coldplate_engine.threads import default_threads
 from coldplate_engine.weights.convert import QuantizeTo
@@ -24,8 +27,16 @@ class CpuDevice:
     name = "cpu"
     simulated = False
 
-    def __init__(self, threads: int | None = None, cpu_info: Path = _CPU_INFO, cgroup: Cgroup | None = None) -> None:
+    def __init__(
+        self,
+        threads: int | None = None,
+        cpu_info: Path = _CPU_INFO,
+        cgroup: Cgroup | None = None,
+        kernels: KernelMode = "auto",
+    ) -> None:
         self.threads = threads or default_threads()
+        self._kernel_mode: KernelMode = kernels
+        self._library: ctypes.CDLL | None = None
         self._info = _read_cpu_info(cpu_info)
         self._cgroup = cgroup or Cgroup()
         self._threads_now = self.threads
@@ -44,9 +55,14 @@ class CpuDevice:
         quantize: QuantizeTo | None = None,
     ) -> DecoderRunner:
         """See ``Device.load``. ``dtype`` "auto" is bfloat16 where the processor computes in it, else float32."""
+        try:
+            self._library = load_library(self._kernel_mode, lambda share: progress("kernels", share))
+        except BuildError as error:
+            raise ModelError(f"--kernels on: {error}") from None
         self._apply_threads()
+        make_linear = linear_maker(self._library)
         return load_decoder(
-            model_dir, self._dtype(dtype), max_model_len, cpu_linear, progress, self._apply_threads, quantize
+            model_dir, self._dtype(dtype), max_model_len, make_linear, progress, self._apply_threads, quantize
         )
 
     def memory(self) -> tuple[int, int]:
@@ -71,6 +87,8 @@ class CpuDevice:
         # The number of OpenMP threads belongs to the calling thread, so the one that computes must set it.
         if torch.get_num_threads() != self._threads_now:
             torch.set_num_threads(self._threads_now)
+        if self._library is not None:
+            self._library.coldplate_set_threads(self._threads_now)
 
     def _dtype(self, name: str) -> torch.dtype:
         if name == "auto":

@@ -13,17 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
 
-from coldplate.paths import cache_home
+from coldplate.paths import ensure_private_dir, kernel_cache
 
 SOURCES = Path(__file__).parent / "csrc"
 # No -ffast-math: a NaN must stay one, and rows must round alike whatever is computed beside them.
-FLAGS = ("-std=c++20", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-fvisibility=hidden", "-Wno-psabi")
+FLAGS = ("-std=c++20", "-O3", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi")
 _NATIVE = {"x86_64": "-march=native", "AMD64": "-march=native", "aarch64": "-mcpu=native", "arm64": "-mcpu=native"}
 _COMPILERS = ("g++", "c++", "clang++")
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -42,18 +41,18 @@ def build(
 ) -> Path:
     """The library's path, built first when it is not in ``cache``. Raises BuildError.
 
-    ``cache`` None is ``kernels`` in Coldplate's cache folder, or a temporary folder where that cannot be written.
+    ``cache`` None is the kernel cache, or a temporary folder of this user where that cannot be written.
     """
     compiler = find_compiler()
     flags = [*FLAGS, *filter(None, [_NATIVE.get(platform.machine())]), *extra_flags]
     sources = sorted(SOURCES.glob("*.cpp"))
     name = f"{_key(compiler, flags)}.so"
-    for folder in [cache] if cache else [cache_home() / "kernels", _temporary_cache()]:
+    for folder in [cache] if cache else [kernel_cache(), _temporary_cache()]:
         target = folder / name
         try:
+            ensure_private_dir(folder)  # never load code that another user may have put there
             if target.is_file():
                 return target
-            folder.mkdir(parents=True, exist_ok=True)
             with _locked(target.with_suffix(".lock")):
                 if not target.is_file():  # another process may have built it while this one waited
                     _compile(compiler, flags, sources, target, progress)
@@ -117,7 +116,9 @@ def _compile(
 
 def _run(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]}: {error}") from None
     if done.returncode:
@@ -141,7 +142,7 @@ def _locked(path: Path) -> Iterator[None]:
 def main() -> None:
     """Build, or say why not and exit with 1."""
     try:
-        print(build())  # noqa: T201
+        print(build())
     except BuildError as error:
         sys.exit(f"kernels: {error}")
 

@@ -11,7 +11,7 @@ from coldplate_engine.kernels.build import BuildError, build
 
 log = structlog.get_logger()
 
-Kernels = Literal["auto", "on", "off"]
+KernelMode = Literal["auto", "on", "off"]
 _Pointer = ctypes.c_void_p
 
 
@@ -57,7 +57,9 @@ def open_library(path: Path) -> ctypes.CDLL:
     return library
 
 
-def load(mode: Kernels = "auto", progress: Callable[[float], None] = lambda _share: None) -> ctypes.CDLL | None:
+def load_library(
+    mode: KernelMode = "auto", progress: Callable[[float], None] = lambda _share: None
+) -> ctypes.CDLL | None:
     """The library, built first where that is needed; None with ``off`` or, after one warning, where it cannot be had.
 
     Raises BuildError with ``on`` instead.

@@ -5,11 +5,10 @@ import ctypes
 import torch
 from torch import Tensor
 
-from coldplate_engine.kernels import library as kernels
 from coldplate_engine.kernels.library import PackedStruct
 from coldplate_engine.kernels.torch_linear import torch_linear
-from coldplate_engine.models.layers import Linear
-from coldplate_engine.weights.quantized import Int4Weight, Int8Weight, Weight
+from coldplate_engine.models.layers import Linear, MakeLinear
+from coldplate_engine.weights.quantized import Int4Weight, Weight
 
 FLOAT32, BFLOAT16, FLOAT16, INT4, INT8, INT8_PER_TOKEN = range(6)
 _FLOAT_KINDS = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16, torch.float16: FLOAT16}
@@ -74,12 +73,15 @@ class KernelLinear:
             library.coldplate_pack_int8(self._address, values.data_ptr(), plain.data_ptr(), to, scales)
 
 
-def cpu_linear(weight: Weight, bias: Tensor | None, mode: kernels.Kernels = "auto") -> Linear:
-    """The fastest linear this machine has for the weight."""
-    library = kernels.load(mode)
-    if library is None or not _has_kernel(weight):
-        return torch_linear(weight, bias)
-    return KernelLinear(library, weight, bias)
+def linear_maker(library: ctypes.CDLL | None) -> MakeLinear:
+    """What makes the fastest linear this machine has for a weight; None: of torch alone."""
+
+    def make(weight: Weight, bias: Tensor | None) -> Linear:
+        if library is None or not _has_kernel(weight):
+            return torch_linear(weight, bias)
+        return KernelLinear(library, weight, bias)
+
+    return make
 
 
 def _has_kernel(weight: Weight) -> bool:
@@ -88,7 +90,7 @@ def _has_kernel(weight: Weight) -> bool:
     columns, group = weight.shape[1], weight.group_size
     if isinstance(weight, Int4Weight):
         return group % _BLOCK == 0
-    return group in (columns,) or group % _BLOCK == 0
+    return group == columns or group % _BLOCK == 0
 
 
 def _fit_half(*scales: Tensor) -> bool:

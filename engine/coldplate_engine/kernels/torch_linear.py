@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor
 
-from coldplate_engine.models.layers import Linear, PackedLinear, PlainLinear
+from coldplate_engine.models.layers import Linear
 from coldplate_engine.weights.quantized import Int4Weight, Int8Weight, Weight, take_rows
 
 _INT4_GROUPS = (32, 64, 128, 256)
@@ -16,7 +16,7 @@ def torch_linear(weight: Weight, bias: Tensor | None) -> Linear:
     """The best of torch for this weight."""
     if isinstance(weight, Tensor):
         try:
-            return FloatLinear(PackedLinear(weight, bias), weight.dtype)
+            return FloatLinear(OneDnnLinear(weight, bias), weight.dtype)
         except (RuntimeError, AttributeError):  # no kernel for this dtype, or a torch built without oneDNN
             return FloatLinear(PlainLinear(weight, bias), weight.dtype)
     if isinstance(weight, Int4Weight):
@@ -26,6 +26,32 @@ def torch_linear(weight: Weight, bias: Tensor | None) -> Linear:
     if weight.group_size != weight.shape[1]:
         return TiledLinear(weight, bias)
     return W8A8Linear(weight, bias) if weight.activations else Int8Linear(weight, bias)
+
+
+class PlainLinear:
+    """The weight as it is."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+class OneDnnLinear:
+    """The weight in oneDNN's own blocked layout: packed once, so that no call reorders it.
+
+    Raises RuntimeError where oneDNN has no kernel for the weight's dtype on this processor.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
 
 
 class FloatLinear:
@@ -89,18 +115,23 @@ class TiledLinear:
 
     def __init__(self, weight: Int4Weight | Int8Weight, bias: Tensor | None) -> None:
         self.weight, self.bias = weight, None if bias is None else bias.float()
-        parts = (weight.packed, weight.scales, weight.zeros) if isinstance(weight, Int4Weight) else (weight.values, weight.scales)
+        parts = (
+            (weight.packed, weight.scales, weight.zeros)
+            if isinstance(weight, Int4Weight)
+            else (weight.values, weight.scales)
+        )
         self.weight_bytes = sum(part.nbytes for part in parts) + (0 if bias is None else bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
         flat = x.float().reshape(-1, x.shape[-1])
         rows, columns = self.weight.shape
         step = max(1, _TILE_BYTES // (4 * columns))
-        tiles = [
-            F.linear(flat, take_rows(self.weight, torch.arange(start, min(rows, start + step))).dequantized())
-            for start in range(0, rows, step)
-        ]
+        tiles = [F.linear(flat, self._widened(start, min(rows, start + step))) for start in range(0, rows, step)]
         return _finished(torch.cat(tiles, dim=1), self.bias, x)
+
+    def _widened(self, start: int, stop: int) -> Tensor:
+        part = take_rows(self.weight, torch.arange(start, stop))
+        return part if isinstance(part, Tensor) else part.dequantized()
 
 
 def _finished(y: Tensor, bias: Tensor | None, x: Tensor) -> Tensor:

@@ -30,32 +30,6 @@ class Linear(Protocol):
 MakeLinear = Callable[[Weight, Tensor | None], Linear]  # weight [out, in], bias [out]
 
 
-class PlainLinear:
-    """The weight as it is."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight, self.bias = weight, bias
-        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-
-class PackedLinear:
-    """The weight in oneDNN's own blocked layout: packed once, so that no call reorders it.
-
-    Raises RuntimeError where oneDNN has no kernel for the weight's dtype on this processor.
-    """
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-        self.bias = bias
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
-
-
 class JoinedLinear:
     """Several linears of one input, their outputs side by side."""
 
@@ -65,16 +39,6 @@ class JoinedLinear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([part(x) for part in self.parts], dim=-1)
-
-
-def cpu_linear(weight: Weight, bias: Tensor | None) -> Linear:
-    """The fastest linear this processor has for the weight's dtype."""
-    if not isinstance(weight, Tensor):
-        weight = weight.dequantized()
-    try:
-        return PackedLinear(weight, bias)
-    except (RuntimeError, AttributeError):  # no kernel for this dtype, or a torch built without oneDNN
-        return PlainLinear(weight, bias)
 
 
 class RmsNorm:
