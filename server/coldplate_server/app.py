@@ -47,6 +47,7 @@ from coldplate_server.rpc.reflection import add_reflection
 from coldplate_server.rpc.status_view import StatusView
 from coldplate_server.rpc.token import TokenServicer
 from coldplate_server.settings import ServerSettings, WorkerSpec
+from coldplate_server.text.constraint import ConstraintChecks
 from coldplate_server.workers.fleet import Fleet, device_of_spec
 from coldplate_server.workers.link import WorkerLink
 
@@ -114,8 +115,10 @@ class App:
         async with contextlib.AsyncExitStack() as cleanup:
             cleanup.callback(self._socket_dir.cleanup)
             tokenizing = cleanup.enter_context(ThreadPoolExecutor(_TOKENIZING_THREADS, "tokenizer"))
+            constraints = ConstraintChecks()
+            cleanup.push_async_callback(constraints.close)
             await self.lifecycle.refresh()
-            public = self._public_server(tokenizing, health)
+            public = self._public_server(tokenizing, constraints, health)
             control = self._control_server(health)
             _bind(public, settings.listen)
             _claim_control_socket(settings.control_socket)
@@ -183,12 +186,15 @@ class App:
             await asyncio.wait([self._upkeep])
         log.info("stopped")
 
-    def _public_server(self, tokenizing: ThreadPoolExecutor, health: health_aio.HealthServicer) -> grpc.aio.Server:
+    def _public_server(
+        self, tokenizing: ThreadPoolExecutor, constraints: ConstraintChecks, health: health_aio.HealthServicer
+    ) -> grpc.aio.Server:
         settings = self._settings
         generator = Generator(
             self.catalog,
             self.dispatcher,
             tokenizing,
+            constraints,
             self._clock,
             settings.default_max_tokens,
             settings.max_queue_wait_s,

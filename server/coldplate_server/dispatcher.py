@@ -1,6 +1,9 @@
 """Admission: from arrival through the queue to a worker, and out again."""
 
 import asyncio
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -35,24 +38,38 @@ class Dispatcher:
         if self.draining:
             raise Draining("the service is draining and takes no new requests", retry_after_s=_DRAIN_RETRY_S)
 
-    def enqueue(self, record: StreamRecord, max_wait_s: float) -> None:
-        """Take a stream in and start it at once if there is room. Raises the refusal as a RequestError."""
+    def enqueue(self, records: Sequence[StreamRecord], max_wait_s: float) -> None:
+        """Take the streams of one request in and start those there is room for.
+
+        Raises the refusal as a RequestError; then none of them is left.
+        """
         self.check_open()
-        refusal = self.fleet.refusal(record.model, record.priority)
+        first = records[0]
+        refusal = self.fleet.refusal(first.model, first.priority)
         if refusal is not None:
             raise refusal
-        self.journal.open(record)
+        self.fleet.check_features(first.model, first.needs)
+        self.journal.open(records)
         self._idle.clear()
         try:
-            if not (self._lane_is_empty(record) and self._start(record)):
-                if max_wait_s <= 0:
-                    raise QueueTimeout("no engine is free and queue_timeout is 0; no token was made", waited_s="0.0")
-                self.queue.push(record, self._retry_after_s())
-                self._leave_by[record.number] = record.arrived + max_wait_s
-                self.pump()
+            for record in records:
+                self._take_in(record, max_wait_s)
         except RequestError:
-            self._forget(record)
+            for record in records:
+                self.withdraw(record)
             raise
+
+    def _take_in(self, record: StreamRecord, max_wait_s: float) -> None:
+        if self._lane_is_empty(record) and self._start(record):
+            return
+        if max_wait_s <= 0:
+            raise QueueTimeout("no engine is free and queue_timeout is 0; no token was made", waited_s="0.0")
+        self.queue.push(record, self._retry_after_s())
+        self._leave_by[record.number] = record.arrived + max_wait_s
+        first = record.sibling_of
+        if first is not None and first.submitted is not None:
+            self._leave_by[record.number] = math.inf
+        self.pump()
 
     def withdraw(self, record: StreamRecord) -> None:
         """End all work for a stream, wherever it is."""
@@ -119,14 +136,25 @@ class Dispatcher:
                 self.abort(record, error)
                 return True
             raise error
-        cap = self.fleet.limits_of(worker).max_new_tokens
-        if cap is not None and cap + record.resumed < record.max_tokens:
-            record.max_tokens, record.context_limited = cap + record.resumed, False
+        self._apply_caps(record, worker)
         worker.link.submit(record)
+        for sibling in self.journal.get(record.request_id):
+            if sibling.number in self._leave_by:
+                self._leave_by[sibling.number] = math.inf  # the request has begun: the rest of it only waits for room
         assert record.submitted is not None
         self.queue.last_wait_s = record.submitted - record.arrived
         record.notify()
         return True
+
+    def _apply_caps(self, record: StreamRecord, worker: Worker) -> None:
+        limits = self.fleet.limits_of(worker)
+        cap = limits.max_new_tokens
+        if cap is not None and cap + record.resumed < record.max_tokens:
+            record.max_tokens, record.context_limited = cap + record.resumed, False
+        budget, thinking = limits.max_reasoning_tokens, record.thinking
+        if budget is not None and thinking is not None:
+            own = thinking.budget_tokens
+            record.thinking = replace(thinking, budget_tokens=budget if own is None else min(own, budget))
 
     def _meets_deadline(self, record: StreamRecord, worker: Worker) -> bool:
         if record.deadline is None:

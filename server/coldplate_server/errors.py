@@ -59,10 +59,28 @@ class PromptTooLarge(InvalidRequest):
     reason = "PROMPT_TOO_LARGE"
 
 
+class NoThinking(RequestError):
+    """Thinking was asked for, or asked away, of a model that cannot do so."""
+
+    reason = "NO_THINKING"
+
+
 class FeatureUnimplemented(RequestError):
-    """A field of the contract that this version does not serve yet."""
+    """A field of the contract that this version, or the engine behind the model, does not serve."""
 
     reason = "UNIMPLEMENTED_FEATURE"
+
+
+class ConstraintFailed(RequestError):
+    """After some tokens, no token could follow under the constraint."""
+
+    reason = "CONSTRAINT_FAILED"
+
+
+class ChecksBusy(RequestError):
+    """Too many constraints wait to be checked."""
+
+    reason = "CONSTRAINT_CHECKS_BUSY"
 
 
 class QueueFull(RequestError):

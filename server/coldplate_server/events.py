@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from coldplate_server.result import ChoiceEnd, Timings, Usage
+from coldplate_server.result import ChoiceEnd, FinishReason, Timings, TokenLogprob, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,38 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of prompt tokens from position ``first_token_index`` on."""
+
+    first_token_index: int
+    logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
+    choice_index: int
     first_token_index: int
     token_count: int
     text: str
+    reasoning_text: str
     token_ids: list[int]
+    logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceFinished:
+    choice_index: int
+    end: ChoiceEnd
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    end: ChoiceEnd
+    """``reasons`` are those of the choices, by index."""
+
+    reasons: tuple[FinishReason, ...]
     usage: Usage
     timings: Timings
     device: str
 
 
-Event = Started | Progress | Delta | Completed
+Event = Started | Progress | PromptLogprobs | Delta | ChoiceFinished | Completed

@@ -31,7 +31,11 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
             f"{prefix}input",
             f"the prompt has {len(prompt_ids)} tokens; the context holds {room.context}, answer included",
         )
-    max_tokens = min(request.max_tokens or default, left)
+    wanted = request.max_tokens or default
+    if request.stop.min_tokens > wanted:
+        text = f"is {request.stop.min_tokens}, above max_tokens, which is {wanted} where it is not set"
+        _refuse(f"{prefix}stopping.min_tokens", text)
+    max_tokens = min(wanted, left)
     done = len(request.resume_ids)
     if done > max_tokens:
         _refuse(f"{prefix}resume.emitted_token_ids", f"{done} of at most {max_tokens} tokens exist")
@@ -61,6 +65,7 @@ def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: in
         ("input", prompt_ids),
         ("resume.emitted_token_ids", request.resume_ids),
         ("stopping.stop_token_ids", request.stop.token_ids),
+        ("sampling.logit_bias", request.sampling.logit_bias),
     ):
         bad = next((token for token in ids if not 0 <= token < vocabulary), None)
         if bad is not None:

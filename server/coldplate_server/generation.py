@@ -1,6 +1,7 @@
-"""One generation from request to last event: tokenise, admit, read the journal, make text, stop."""
+"""One generation from request to last event: check, tokenise, admit, read."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import AsyncGenerator
 from concurrent.futures import Executor
@@ -8,16 +9,22 @@ from dataclasses import replace
 from functools import partial
 
 from coldplate.clock import Clock
+from coldplate_server.call import Call
 from coldplate_server.catalog import Catalog
 from coldplate_server.dispatcher import Dispatcher
-from coldplate_server.errors import PromptTooLarge, RequestError, Violation
-from coldplate_server.events import Completed, Event, Progress, Started
+from coldplate_server.errors import InvalidRequest, NoThinking, PromptTooLarge, RequestError, Violation
+from coldplate_server.events import Event
 from coldplate_server.fit import Room, check_resumable, fit_max_tokens
 from coldplate_server.journal import EngineEnd, StreamRecord
+from coldplate_server.needs import needs_of
 from coldplate_server.reader import Reader
 from coldplate_server.request import Conversation, GenerationRequest
-from coldplate_server.result import ChoiceEnd, FinishReason, Timings, Usage
+from coldplate_server.text.constraint import ConstraintChecks
+from coldplate_server.text.reasoning import Thinking
 from coldplate_server.text.tokenizer import Tokenizer
+
+# Odd, so that all choices have seeds of their own: 2^64 over the golden ratio, as hashes spread neighbours.
+SEED_STEP = 0x9E3779B97F4A7C15
 
 
 class Generator:
@@ -28,6 +35,7 @@ class Generator:
         catalog: Catalog,
         dispatcher: Dispatcher,
         tokenizing: Executor,
+        constraints: ConstraintChecks,
         clock: Clock,
         default_max_tokens: int,
         max_queue_wait_s: float,
@@ -35,6 +43,7 @@ class Generator:
         self._catalog = catalog
         self._dispatcher = dispatcher
         self._tokenizing = tokenizing
+        self._constraints = constraints
         self._clock = clock
         self._default_max_tokens = default_max_tokens
         self._max_queue_wait_s = max_queue_wait_s
@@ -58,20 +67,28 @@ class Generator:
         model = self._catalog.resolve(request.model)
         tokenizer = self._catalog.tokenizer(model)
         self._dispatcher.journal.check_free(request.request_id)
+        _check_reasoning(request, tokenizer, field_prefix)
+        if request.constraint is not None:
+            await self._constraints.check(request.constraint, field_prefix + request.constraint.kind)
         prompt_ids = await self._prompt_ids(tokenizer, request, field_prefix)
-        record = self._record(request, model, tokenizer, prompt_ids, arrived, time_left_s, field_prefix)
+        deadline = None if time_left_s is None else arrived + time_left_s
+        records = self._records(request, model, tokenizer, prompt_ids, arrived, deadline, field_prefix)
+        readers = [Reader(index, record, tokenizer, request) for index, record in enumerate(records)]
+        call = Call(readers, tokenizer, self._dispatcher, self._clock)
         wanted_s = request.queue_timeout_s
         queue_wait_s = self._max_queue_wait_s if wanted_s is None else min(wanted_s, self._max_queue_wait_s)
-        reader = Reader(record, tokenizer, request, self._clock)
-        if reader.end is not None or record.resumed == record.max_tokens:
-            record.finish(EngineEnd("max_tokens"))  # the earlier call had come to its end: only that is left to tell
+        if readers[0].end is not None or records[0].resumed == records[0].max_tokens:
+            # The earlier call had come to its end: only that is left to tell.
+            records[0].finish(EngineEnd("max_tokens"))
         else:
-            self._dispatcher.enqueue(record, queue_wait_s)
+            self._dispatcher.enqueue(records, queue_wait_s)
         try:
-            async for event in self._read(reader, tokenizer, flush_interval_s, progress_interval_s):
-                yield event
+            async with contextlib.aclosing(call.events(flush_interval_s, progress_interval_s)) as events:
+                async for event in events:
+                    yield event
         finally:
-            self._dispatcher.withdraw(record)
+            for record in records:
+                self._dispatcher.withdraw(record)
 
     def known_model(self, name: str) -> str:
         """The model a request names, for metrics: "unknown" for one not served, since callers can make up any."""
@@ -79,36 +96,6 @@ class Generator:
             return self._catalog.resolve(name)
         except RequestError:
             return "unknown"
-
-    async def _read(
-        self, reader: Reader, tokenizer: Tokenizer, flush_interval_s: float, progress_interval_s: float
-    ) -> AsyncGenerator[Event, None]:
-        record = reader.record
-        started = False
-        flush_at = 0.0
-        while True:
-            if record.error is not None and not reader.unread:
-                raise record.error
-            if not started and (record.admitted or record.delivered or record.end):
-                started = True
-                yield _started(record, tokenizer)
-            now = self._clock.now() if flush_interval_s else 0.0
-            if reader.unread and (record.over or now >= flush_at):
-                delta = reader.take()
-                flush_at = now + flush_interval_s
-                if delta is not None:
-                    yield delta
-                    continue
-            if reader.end is not None or (record.end is not None and not reader.unread):
-                self._dispatcher.withdraw(record)
-                if (rest := reader.finish()) is not None:
-                    yield rest
-                yield self._completed(reader, tokenizer)
-                return
-            if record.error is None or reader.unread:
-                wait_s = flush_at - now if reader.unread else progress_interval_s
-                if not await reader.changed(wait_s or None) and not reader.unread:
-                    yield self._progress(record)
 
     async def _prompt_ids(self, tokenizer: Tokenizer, request: GenerationRequest, field_prefix: str) -> list[int]:
         prompt = request.prompt
@@ -127,21 +114,23 @@ class Generator:
             )
             raise PromptTooLarge([Violation(f"{field_prefix}input", text)], size=size, limit=limit)
         if isinstance(prompt, Conversation):
-            encode = partial(tokenizer.encode_conversation, prompt, field=f"{field_prefix}conversation")
+            field = f"{field_prefix}conversation"
+            encode = partial(tokenizer.encode_conversation, prompt, field=field, thinking=request.reasoning.enabled)
         else:
             encode = partial(tokenizer.encode, prompt)
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, encode)
 
-    def _record(
+    def _records(
         self,
         request: GenerationRequest,
         model: str,
         tokenizer: Tokenizer,
         prompt_ids: list[int],
         arrived: float,
-        time_left_s: float | None,
+        deadline: float | None,
         field_prefix: str,
-    ) -> StreamRecord:
+    ) -> list[StreamRecord]:
+        """One for each choice. The first alone reports on the prompt that they share."""
         fleet = self._dispatcher.fleet
         room = Room(
             context=fleet.max_context(model) or tokenizer.max_context_tokens,
@@ -153,77 +142,62 @@ class Generator:
         ends = frozenset() if request.stop.ignore_end_of_text else tokenizer.end_of_text_ids
         stop_token_ids = ends | request.stop.token_ids
         check_resumable(request, stop_token_ids, field_prefix)
-        return StreamRecord(
-            number=self._dispatcher.journal.next_number(),
-            request_id=request.request_id,
-            model=model,
-            prompt_ids=prompt_ids,
-            sampling=replace(request.sampling, seed=seed),
-            max_tokens=max_tokens,
-            context_limited=max_tokens < (request.max_tokens or self._default_max_tokens),
-            stop_token_ids=stop_token_ids,
-            priority=request.priority,
-            fallback=request.fallback,
-            arrived=arrived,
-            deadline=None if time_left_s is None else arrived + time_left_s,
-            emitted=list(request.resume_ids),
-            resumed=len(request.resume_ids),
-        )
-
-    def _progress(self, record: StreamRecord) -> Progress:
-        if record.submitted is None:
-            return Progress("queued", self._dispatcher.queue.position(record), throttled=False)
-        phase = "decode" if record.first_token is not None else "prefill"
-        return Progress(phase, 0, self._dispatcher.fleet.throttled(record.worker))
-
-    def _completed(self, reader: Reader, tokenizer: Tokenizer) -> Completed:
-        record = reader.record
-        end = reader.end or _engine_end(record, tokenizer)
-        usage = Usage(
-            prompt_tokens=len(record.prompt_ids),
-            completion_tokens=reader.taken - record.resumed,
-            cached_tokens=record.cached_tokens,
-        )
-        return Completed(end, usage, _timings(record, usage.completion_tokens, self._clock.now()), record.device or "")
-
-
-def _started(record: StreamRecord, tokenizer: Tokenizer) -> Started:
-    assert record.sampling.seed is not None
-    return Started(
-        request_id=record.request_id,
-        model=record.model,
-        model_revision=tokenizer.revision,
-        device=record.device or "",
-        prompt_tokens=len(record.prompt_ids),
-        cached_tokens=record.cached_tokens,
-        seed=record.sampling.seed,
-        max_tokens=record.max_tokens,
-    )
+        thinking = _thinking(request, tokenizer, prompt_ids)
+        may_think = thinking is not None and request.reasoning.enabled is not False
+        needs = needs_of(request, field_prefix, may_think=may_think)
+        records: list[StreamRecord] = []
+        for index in range(request.n):
+            records.append(
+                StreamRecord(
+                    number=self._dispatcher.journal.next_number(),
+                    request_id=request.request_id,
+                    model=model,
+                    prompt_ids=prompt_ids,
+                    sampling=replace(request.sampling, seed=seed_of_choice(seed, index)),
+                    max_tokens=max_tokens,
+                    context_limited=max_tokens < (request.max_tokens or self._default_max_tokens),
+                    stop_token_ids=stop_token_ids,
+                    priority=request.priority,
+                    fallback=request.fallback,
+                    arrived=arrived,
+                    deadline=deadline,
+                    min_tokens=request.stop.min_tokens,
+                    logprobs_wanted=request.logprobs,
+                    prompt_logprobs_wanted=None if records else request.prompt_logprobs,
+                    constraint=request.constraint,
+                    thinking=thinking,
+                    needs=needs,
+                    sibling_of=records[0] if records else None,
+                    emitted=list(request.resume_ids),
+                    resumed=len(request.resume_ids),
+                )
+            )
+        return records
 
 
-def _engine_end(record: StreamRecord, tokenizer: Tokenizer) -> ChoiceEnd:
-    assert record.end is not None
-    match record.end.cause:
-        case "stop_token" if record.end.stop_token_id in tokenizer.end_of_text_ids:
-            return ChoiceEnd(FinishReason.END_OF_TEXT)
-        case "stop_token":
-            return ChoiceEnd(FinishReason.STOP_SEQUENCE, stop_token_id=record.end.stop_token_id)
-        case "max_tokens" if not record.context_limited:
-            return ChoiceEnd(FinishReason.MAX_TOKENS)
-        case _:
-            return ChoiceEnd(FinishReason.CONTEXT_FULL)
+def seed_of_choice(seed: int, index: int) -> int:
+    """The seed that makes choice ``index`` again on its own."""
+    return (seed + index * SEED_STEP) % 2**64
 
 
-def _timings(record: StreamRecord, tokens: int, now: float) -> Timings:
-    submitted = record.submitted if record.submitted is not None else now
-    first = record.first_token if record.first_token is not None else now
-    last = record.last_token if record.last_token is not None else first
-    return Timings(
-        queued_s=submitted - record.arrived,
-        prefill_s=first - submitted,
-        first_token_s=first - record.arrived,
-        decode_s=last - first,
-        per_token_s=(last - first) / (tokens - 1) if tokens > 1 else 0.0,
-        total_s=now - record.arrived,
-        throttled_s=max(0.0, record.paced_s),
-    )
+def _check_reasoning(request: GenerationRequest, tokenizer: Tokenizer, field_prefix: str) -> None:
+    enabled, budget = request.reasoning.enabled, request.reasoning.budget_tokens
+    if enabled is not None and not isinstance(request.prompt, Conversation):
+        text = "needs a conversation: the chat template is what switches thinking"
+        raise InvalidRequest([Violation(f"{field_prefix}reasoning.enabled", text)])
+    thinks = tokenizer.thinking_marks is not None
+    if not thinks and (enabled or budget is not None):
+        asked = "enabled" if enabled else "budget_tokens"
+        raise NoThinking(f"{field_prefix}reasoning.{asked}: this model does not think; leave it unset")
+    if thinks and enabled is False and not tokenizer.can_switch_thinking:
+        raise NoThinking(f"{field_prefix}reasoning.enabled: this model's chat template has no switch for thinking")
+
+
+def _thinking(request: GenerationRequest, tokenizer: Tokenizer, prompt_ids: list[int]) -> Thinking | None:
+    marks = tokenizer.thinking_marks
+    if marks is None:
+        return None
+    prompt = request.prompt
+    continued = isinstance(prompt, Conversation) and prompt.continue_final_message
+    text = prompt.messages[-1].text if isinstance(prompt, Conversation) and continued else ""
+    return Thinking(marks, tokenizer.opens_thinking(prompt_ids, text), request.reasoning.budget_tokens)

@@ -4,11 +4,13 @@ A token is journaled before any of it is written to a caller. Text is not kept h
 reads, so a slow reader costs ids.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coldplate_server.errors import DuplicateRequestId, RequestError
-from coldplate_server.request import FallbackPolicy, Priority, SamplingParams
+from coldplate_server.request import Constraint, FallbackPolicy, Priority, SamplingParams
+from coldplate_server.result import TokenLogprob
+from coldplate_server.text.reasoning import Thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,12 @@ class EngineEnd:
 
 @dataclass(slots=True)
 class StreamRecord:
-    """One stream. Times are monotonic seconds; ``deadline`` None is no deadline.
+    """One stream: one choice of one request. Times are monotonic seconds; ``deadline`` None is no deadline.
 
-    ``emitted`` holds every token so far, those of an earlier call (``resumed`` of them) included. ``sampling.seed`` is
-    set. ``context_limited`` tells that max_tokens is what the context had left rather than what was asked for.
+    ``emitted`` holds every token so far, those of an earlier call (``resumed`` of them) included; ``logprobs`` those of
+    the new tokens, where ``logprobs_wanted`` says so; ``prompt_logprobs`` those of the prompt from its second token on.
+    ``sampling.seed`` is set. ``context_limited`` tells that max_tokens is what the context had left rather than what
+    was asked for. ``needs`` are the features a worker must have, each with the field that asks for it.
     """
 
     number: int
@@ -39,8 +43,18 @@ class StreamRecord:
     fallback: FallbackPolicy
     arrived: float
     deadline: float | None = None
+    min_tokens: int = 0
+    logprobs_wanted: int | None = None
+    prompt_logprobs_wanted: int | None = None
+    constraint: Constraint | None = None
+    thinking: Thinking | None = None
+    cache_salt: str = ""
+    needs: Mapping[str, str] = field(default_factory=dict)
+    sibling_of: "StreamRecord | None" = None
     emitted: list[int] = field(default_factory=list)
     resumed: int = 0
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
     attempts: int = 0
     worker: str | None = None
     device: str | None = None
@@ -73,11 +87,26 @@ class StreamRecord:
     def over(self) -> bool:
         return self.end is not None or self.error is not None
 
+    @property
+    def begun(self) -> bool:
+        """Whether an engine has taken it up, or it had come to its end in an earlier call."""
+        return self.admitted or self.delivered > 0 or self.end is not None
+
     def append(self, token_id: int, now: float) -> None:
         if self.first_token is None:
             self.first_token = now
         self.last_token = now
         self.emitted.append(token_id)
+
+    def add_prompt_logprobs(self, first: int, logprobs: Sequence[TokenLogprob]) -> None:
+        """Those of the prompt from position ``first`` on; what is known already, after a recompute, is passed over.
+
+        Raises ValueError where some would be missing before them.
+        """
+        known = 1 + len(self.prompt_logprobs)
+        if first > known:
+            raise ValueError(f"log-probabilities of the prompt from position {first} on, expected {known}")
+        self.prompt_logprobs += logprobs[known - first :]
 
     def finish(self, end: EngineEnd) -> None:
         if not self.over:
@@ -94,10 +123,10 @@ class StreamRecord:
 
 
 class Journal:
-    """All live streams."""
+    """All live streams. Those of one request share its id."""
 
     def __init__(self) -> None:
-        self._by_id: dict[str, StreamRecord] = {}
+        self._by_id: dict[str, list[StreamRecord]] = {}
         self._last_number = 0
 
     def next_number(self) -> int:
@@ -112,21 +141,29 @@ class Journal:
                 "request_id: another live request has this id; wait for it to end or choose another"
             )
 
-    def open(self, record: StreamRecord) -> None:
-        """Take a stream in. Raises DuplicateRequestId."""
-        self.check_free(record.request_id)
-        self._by_id[record.request_id] = record
+    def open(self, records: Sequence[StreamRecord]) -> None:
+        """Take the streams of one request in. Raises DuplicateRequestId."""
+        self.check_free(records[0].request_id)
+        self._by_id[records[0].request_id] = list(records)
 
     def close(self, record: StreamRecord) -> None:
-        """Let a stream go; its id may belong to another by now."""
-        if self._by_id.get(record.request_id) is record:
-            del self._by_id[record.request_id]
+        """Let a stream go; its id may belong to another request by now."""
+        streams = self._by_id.get(record.request_id, [])
+        streams[:] = [other for other in streams if other is not record]
+        if not streams:
+            self._by_id.pop(record.request_id, None)
 
-    def get(self, request_id: str) -> StreamRecord | None:
-        return self._by_id.get(request_id)
+    def get(self, request_id: str) -> list[StreamRecord]:
+        """The live streams of a request; none when it is not known."""
+        return list(self._by_id.get(request_id, ()))
+
+    @property
+    def request_ids(self) -> list[str]:
+        return list(self._by_id)
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        """Live streams."""
+        return sum(map(len, self._by_id.values()))
 
     def __iter__(self) -> Iterator[StreamRecord]:
-        return iter(list(self._by_id.values()))
+        return iter([record for streams in self._by_id.values() for record in streams])

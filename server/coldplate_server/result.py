@@ -18,8 +18,21 @@ class FinishReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """``alternatives`` are (token id, log-probability), the likeliest first."""
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one request; ``cached_tokens`` are those of the prompt that the prefix cache held."""
+    """Tokens of one request, of all its choices; the prompt is counted once.
+
+    ``cached_tokens`` are those of the prompt that the prefix cache held, ``reasoning_tokens`` those of thinking, up to
+    its end mark, among the ``completion_tokens``.
+    """
 
     prompt_tokens: int
     completion_tokens: int

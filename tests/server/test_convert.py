@@ -2,17 +2,21 @@
 
 from coldplate.durations import to_duration, to_seconds
 from coldplate.v1 import generation_pb2 as pb
+from coldplate_server.events import ChoiceFinished, Completed, Delta, PromptLogprobs
 from coldplate_server.request import (
     ChatMessage,
+    Constraint,
     Conversation,
     FallbackPolicy,
     GenerationRequest,
     Priority,
+    Reasoning,
     SamplingParams,
     StopRules,
 )
-from coldplate_server.result import FinishReason, Timings, Usage
+from coldplate_server.result import ChoiceEnd, FinishReason, Timings, TokenLogprob, Usage
 from coldplate_server.rpc import convert
+from coldplate_server.rpc.gather import Gathering
 
 
 def test_a_text_alone_gets_every_default() -> None:
@@ -31,9 +35,24 @@ def test_every_field_arrives() -> None:
         request_id="r",
         model="m",
         token_ids=pb.TokenIds(ids=[1, 2]),
-        sampling=pb.Sampling(temperature=0, top_p=0.5, top_k=3, min_p=0.25, seed=2**64 - 1),
-        stopping=pb.Stopping(max_tokens=9, stop_sequences=["a", "b"], stop_token_ids=[7], ignore_end_of_text=True),
-        reporting=pb.Reporting(text=False, token_ids=True, special_tokens=True),
+        sampling=pb.Sampling(
+            temperature=0,
+            top_p=0.5,
+            top_k=3,
+            min_p=0.25,
+            seed=2**64 - 1,
+            n=3,
+            repetition_penalty=1.5,
+            presence_penalty=-1,
+            frequency_penalty=0.5,
+            logit_bias={7: -100},
+        ),
+        stopping=pb.Stopping(
+            max_tokens=9, min_tokens=2, stop_sequences=["a", "b"], stop_token_ids=[7], ignore_end_of_text=True
+        ),
+        reporting=pb.Reporting(text=False, token_ids=True, special_tokens=True, logprobs=0, prompt_logprobs=5),
+        choices=pb.Choices(texts=["a", "b"]),
+        reasoning=pb.Reasoning(enabled=False, budget_tokens=0),
         scheduling=pb.Scheduling(priority=pb.PRIORITY_LOW, queue_timeout=to_duration(1.5)),
         fallback=pb.FALLBACK_NEVER,
     )
@@ -41,9 +60,14 @@ def test_every_field_arrives() -> None:
         request_id="r",
         model="m",
         prompt=(1, 2),
-        sampling=SamplingParams(temperature=0.0, top_p=0.5, top_k=3, min_p=0.25, seed=2**64 - 1),
+        sampling=SamplingParams(0.0, 0.5, 3, 0.25, 2**64 - 1, 1.5, -1.0, 0.5, {7: -100.0}),
+        n=3,
         max_tokens=9,
-        stop=StopRules(("a", "b"), frozenset({7}), True),
+        stop=StopRules(("a", "b"), frozenset({7}), True, 2),
+        logprobs=0,
+        prompt_logprobs=5,
+        constraint=Constraint("choices", ("a", "b")),
+        reasoning=Reasoning(False, 0),
         want_text=False,
         want_token_ids=True,
         special_tokens=True,
@@ -86,3 +110,28 @@ def test_usage_and_timings() -> None:
     timings = convert.timings(Timings(1, 2, 3, 4, 0.5, 6, 7))
     fields = [field.name for field in pb.Timings.DESCRIPTOR.fields]
     assert [to_seconds(getattr(timings, name)) for name in fields] == [1, 2, 3, 4, 0.5, 6, 7]
+
+
+def test_events_become_messages_and_one_answer() -> None:
+    logprob = TokenLogprob(5, -0.5, ((5, -0.5), (6, -1.5)))
+    events = [
+        PromptLogprobs(1, [logprob]),
+        Delta(1, 0, 1, "b", "", [5], [logprob]),
+        Delta(0, 0, 2, "", "hm", [7, 8], []),
+        ChoiceFinished(1, ChoiceEnd(FinishReason.STOP_SEQUENCE, stop_sequence="x")),
+        Delta(0, 2, 1, "a", "", [9], []),
+        ChoiceFinished(0, ChoiceEnd(FinishReason.END_OF_TEXT)),
+        Completed((FinishReason.END_OF_TEXT, FinishReason.STOP_SEQUENCE), Usage(3, 4), Timings(), "cpu"),
+    ]
+    answer = Gathering(2)
+    for event in events:
+        answer.add(event)
+    response = answer.response()
+    first, second = response.choices
+    assert (first.index, first.text, first.reasoning_text, list(first.token_ids)) == (0, "a", "hm", [7, 8, 9])
+    assert (second.index, second.text, second.stop_sequence) == (1, "b", "x")
+    assert [other.token_id for other in second.logprobs[0].alternatives] == [5, 6]
+    assert response.prompt_logprobs[0] == second.logprobs[0]
+    assert (response.device, response.usage.prompt_tokens, response.usage.completion_tokens) == ("cpu", 3, 4)
+    kinds = [convert.stream_response(event).WhichOneof("event") for event in events]
+    assert kinds == ["prompt_logprobs", "delta", "delta", "choice_finished", "delta", "choice_finished", "completed"]

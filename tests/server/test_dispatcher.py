@@ -85,7 +85,7 @@ class Service:
             "arrived": self.clock.now(),
         }
         record = StreamRecord(**{**values, **changes})  # type: ignore[arg-type]
-        self.dispatcher.enqueue(record, max_wait_s)
+        self.dispatcher.enqueue([record], max_wait_s)
         return record
 
     async def fill(self) -> list[StreamRecord]:
@@ -156,7 +156,7 @@ async def test_who_will_not_wait_starts_at_once_or_is_refused_at_once(service: S
         service.send(f"running {index}")
     with pytest.raises(QueueTimeout):
         service.send("no room", max_wait_s=0)
-    assert service.dispatcher.journal.get("no room") is None
+    assert not service.dispatcher.journal.get("no room")
     assert len(service.dispatcher.queue) == 0
 
 
@@ -167,7 +167,7 @@ async def test_a_full_queue_refuses_and_forgets_the_request(service: Service) ->
     with pytest.raises(QueueFull) as refused:
         service.send("one too many")
     assert refused.value.retry_after_s
-    assert service.dispatcher.journal.get("one too many") is None
+    assert not service.dispatcher.journal.get("one too many")
 
 
 async def test_who_waits_too_long_goes_with_a_queue_timeout(service: Service) -> None:

@@ -84,6 +84,14 @@ INVALID: list[tuple[dict[str, Any], str, str]] = [
         "max_tokens",
     ),
     ({"reasoning": {"budget_tokens": -1}}, "reasoning.budget_tokens", "-1"),
+    ({"resume": {"emitted_token_ids": [1]}, "sampling": {"n": 2}}, "sampling.n", "resume"),
+    ({"json_schema": ""}, "json_schema", "empty"),
+    ({"grammar": ""}, "grammar", "empty"),
+    ({"regex": "a" * 200_000}, "regex", "200000 bytes"),
+    ({"choices": {}}, "choices.texts", "empty"),
+    ({"choices": {"texts": ["a", ""]}}, "choices.texts[1]", "empty"),
+    ({"choices": {"texts": ["a"] * 2000}}, "choices.texts", "at most 1024"),
+    ({"choices": {"texts": ["a" * 1000] * 1000}}, "choices", "1000000 bytes"),
 ]
 
 
@@ -98,19 +106,6 @@ def test_an_unusable_field_is_named(fields: dict[str, Any], path: str, words: st
 
 
 UNSERVED: list[tuple[dict[str, Any], str]] = [
-    ({"json_schema": "{}"}, "json_schema"),
-    ({"regex": "a"}, "regex"),
-    ({"choices": {"texts": ["a"]}}, "choices"),
-    ({"grammar": "a"}, "grammar"),
-    ({"sampling": {"n": 2}}, "sampling.n"),
-    ({"sampling": {"repetition_penalty": 1.1}}, "sampling.repetition_penalty"),
-    ({"sampling": {"presence_penalty": 1}}, "sampling.presence_penalty"),
-    ({"sampling": {"frequency_penalty": -1}}, "sampling.frequency_penalty"),
-    ({"sampling": {"logit_bias": {"1": 1}}}, "sampling.logit_bias"),
-    ({"stopping": {"min_tokens": 1}}, "stopping.min_tokens"),
-    ({"reporting": {"logprobs": 0}}, "reporting.logprobs"),
-    ({"reporting": {"prompt_logprobs": 20}}, "reporting.prompt_logprobs"),
-    ({"reasoning": {}}, "reasoning"),
     ({"conversation": {"messages": [turn()], "tools": [{"name": "f"}]}}, "conversation.tools"),
     ({"conversation": {"messages": [turn(tool_calls=[{"name": "f"}])]}}, "conversation.messages[0].tool_calls"),
     ({"conversation": {"messages": [turn("tool", tool_call_id="1")]}}, "conversation.messages[0].tool_call_id"),
@@ -137,6 +132,14 @@ VALID: list[dict[str, Any]] = [
     {"reporting": {"text": False}},
     {"fallback": "FALLBACK_ANY", "scheduling": {"priority": "PRIORITY_HIGH", "queue_timeout": "0.5s"}},
     {"conversation": {"messages": [turn(), turn("assistant")], "continue_final_message": True}},
+    {"sampling": {"n": 64, "presence_penalty": -2, "frequency_penalty": 2, "logit_bias": {"0": -100, "9": 100}}},
+    {"stopping": {"max_tokens": 4, "min_tokens": 4}},
+    {"reporting": {"logprobs": 0, "prompt_logprobs": 20}},
+    {"json_schema": "{}"},
+    {"regex": ""},
+    {"choices": {"texts": ["a"] * 1024}},
+    {"grammar": 'start: "a"'},
+    {"reasoning": {"enabled": False, "budget_tokens": 0}},
     {"resume": {"emitted_token_ids": [1, 2]}, "stopping": {"max_tokens": 2}},
     {"resume": {"emitted_token_ids": [1, 2], "seed": "5"}, "sampling": {"seed": "5"}, "stopping": {"max_tokens": 3}},
 ]
@@ -148,7 +151,8 @@ def test_the_edges_of_what_is_allowed_pass(fields: dict[str, Any]) -> None:
 
 
 def test_all_violations_come_at_once_and_before_what_is_not_served() -> None:
-    message = request(sampling={"temperature": -1, "top_k": -1, "n": 2}, stopping={"max_tokens": 0}, regex="a")
+    tools = {"messages": [turn()], "tools": [{"name": "f"}]}
+    message = request(sampling={"temperature": -1, "top_k": -1}, stopping={"max_tokens": 0}, conversation=tools)
     with pytest.raises(InvalidRequest) as caught:
         check_generation(message)
     paths = [violation.field for violation in caught.value.violations]

@@ -376,20 +376,22 @@ class StreamOptions(_message.Message):
     def __init__(self, flush_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., progress_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class StreamGenerateResponse(_message.Message):
-    __slots__ = ("started", "progress", "delta", "migrated", "choice_finished", "completed")
+    __slots__ = ("started", "progress", "delta", "migrated", "choice_finished", "completed", "prompt_logprobs")
     STARTED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     MIGRATED_FIELD_NUMBER: _ClassVar[int]
     CHOICE_FINISHED_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_LOGPROBS_FIELD_NUMBER: _ClassVar[int]
     started: Started
     progress: Progress
     delta: Delta
     migrated: Migrated
     choice_finished: ChoiceFinished
     completed: Completed
-    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., migrated: _Optional[_Union[Migrated, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ...) -> None: ...
+    prompt_logprobs: PromptLogprobs
+    def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., migrated: _Optional[_Union[Migrated, _Mapping]] = ..., choice_finished: _Optional[_Union[ChoiceFinished, _Mapping]] = ..., completed: _Optional[_Union[Completed, _Mapping]] = ..., prompt_logprobs: _Optional[_Union[PromptLogprobs, _Mapping]] = ...) -> None: ...
 
 class Started(_message.Message):
     __slots__ = ("request_id", "model", "model_revision", "device", "prompt_tokens", "cached_tokens", "seed", "max_tokens")
@@ -420,6 +422,14 @@ class Progress(_message.Message):
     queue_position: int
     throttled: bool
     def __init__(self, phase: _Optional[_Union[Phase, str]] = ..., queue_position: _Optional[int] = ..., throttled: bool = ...) -> None: ...
+
+class PromptLogprobs(_message.Message):
+    __slots__ = ("first_token_index", "logprobs")
+    FIRST_TOKEN_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    first_token_index: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
+    def __init__(self, first_token_index: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Delta(_message.Message):
     __slots__ = ("choice_index", "first_token_index", "token_count", "text", "reasoning_text", "token_ids", "logprobs")

@@ -21,7 +21,7 @@ from coldplate_server.workers.fleet import Fleet, Worker
 log = structlog.get_logger()
 
 _LONGEST_DRAIN_WAIT_S = 3600.0
-_UNSERVED_LIMITS = ("max_reasoning_tokens", "max_encoder_tokens")
+_UNSERVED_LIMITS = ("max_encoder_tokens",)
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
@@ -66,15 +66,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         if request.all and request.request_ids:
             raise InvalidRequest([Violation("all", "give either all or request_ids, not both")])
         journal = self._dispatcher.journal
-        ids = [record.request_id for record in journal] if request.all else list(request.request_ids)
+        ids = journal.request_ids if request.all else list(request.request_ids)
         response = pb.AbortResponse()
         for request_id in ids:
-            record = journal.get(request_id)
-            if record is None:
+            records = journal.get(request_id)
+            if not records:
                 response.unknown.append(request_id)
                 continue
-            error = Aborted(f"ended by an operator after {record.delivered} tokens", delivered_tokens=record.delivered)
-            self._dispatcher.abort(record, error)
+            delivered = sum(record.delivered for record in records)
+            error = Aborted(f"ended by an operator after {delivered} tokens", delivered_tokens=delivered)
+            for record in records:
+                self._dispatcher.abort(record, error)
             response.aborted.append(request_id)
         log.info("operator aborted requests", aborted=len(response.aborted), unknown=len(response.unknown))
         return response

@@ -13,12 +13,14 @@ from coldplate.durations import to_seconds
 from coldplate.v1 import generation_pb2
 from coldplate_server.errors import FeatureUnimplemented, InvalidRequest, Violation
 from coldplate_server.rpc.shorten import quoted
+from coldplate_server.text.constraint import MAX_CONSTRAINT_BYTES
 from coldplate_server.text.stop import MAX_STOP_CHARACTERS, MAX_STOP_SEQUENCES
 
 MAX_REQUEST_ID_BYTES = 256
 MAX_CHOICES = 64
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGPROBS = 20
+MAX_CHOICE_TEXTS = 1024
 # What is looked at one by one is bounded: a message of millions of empty parts would hold up every other caller.
 MAX_MESSAGES = MAX_PARTS = MAX_LOGIT_BIASES = 16_384
 MAX_TOKEN_IDS = 2**20
@@ -93,6 +95,7 @@ def check_generation(message: generation_pb2.GenerateRequest, prefix: str = "") 
             check_conversation(check, message.conversation)
     _sampling(check, message.sampling)
     _stopping(check, message.stopping)
+    _constraint(check, message)
     _reporting(check, message.reporting)
     check.known("scheduling.priority", message.scheduling.priority, generation_pb2.Priority.values())
     if message.scheduling.HasField("queue_timeout"):
@@ -102,7 +105,7 @@ def check_generation(message: generation_pb2.GenerateRequest, prefix: str = "") 
     if message.reasoning.HasField("budget_tokens"):
         check.at_least("reasoning.budget_tokens", message.reasoning.budget_tokens, 0)
     check.finish()
-    refuse_unserved(_unserved(message), prefix)
+    refuse_unserved(unserved_in_conversation(message.conversation), prefix)
 
 
 def check_stream_options(message: generation_pb2.StreamOptions, prefix: str = "") -> None:
@@ -210,6 +213,25 @@ def _stopping(check: Checker, stopping: generation_pb2.Stopping) -> None:
     check.token_ids("stopping.stop_token_ids", stopping.stop_token_ids)
 
 
+def _constraint(check: Checker, message: generation_pb2.GenerateRequest) -> None:
+    kind = message.WhichOneof("constraint")
+    if kind is None:
+        return
+    texts = list(message.choices.texts) if kind == "choices" else [getattr(message, kind)]
+    if kind == "choices" and not texts:
+        check.add("choices.texts", "is empty: there is nothing to choose from")
+    if not check.at_most("choices.texts", len(texts), MAX_CHOICE_TEXTS, "texts"):
+        return
+    if kind in ("json_schema", "grammar") and not texts[0]:
+        check.add(kind, "is empty")
+    for index, text in enumerate(texts):
+        if kind == "choices" and not text:
+            check.add(f"choices.texts[{index}]", "is empty: an answer has at least one character")
+    size = sum(len(text.encode()) for text in texts)
+    if size > MAX_CONSTRAINT_BYTES:
+        check.add(kind, f"has {size} bytes, expected at most {MAX_CONSTRAINT_BYTES}")
+
+
 def _reporting(check: Checker, reporting: generation_pb2.Reporting) -> None:
     for name in ("logprobs", "prompt_logprobs"):
         if reporting.HasField(name):
@@ -221,33 +243,10 @@ def _resume(check: Checker, message: generation_pb2.GenerateRequest) -> None:
         return
     check.token_ids("resume.emitted_token_ids", message.resume.emitted_token_ids)
     sampling, stopping, emitted = message.sampling, message.stopping, len(message.resume.emitted_token_ids)
+    if sampling.n > 1:
+        check.add("sampling.n", f"is {sampling.n}, but resume continues one answer: ask for one, with its own seed")
     if sampling.HasField("seed") and sampling.seed != message.resume.seed:
         check.add("resume.seed", f"is {message.resume.seed}, but sampling.seed is {sampling.seed}")
     if stopping.HasField("max_tokens") and 1 <= stopping.max_tokens < emitted:
         above = f"is above max_tokens, which is {stopping.max_tokens} and counts them"
         check.add("resume.emitted_token_ids", f"holds {emitted} tokens, which {above}")
-
-
-def _unserved(message: generation_pb2.GenerateRequest) -> Iterable[str]:
-    constraint = message.WhichOneof("constraint")
-    if constraint is not None:
-        yield constraint
-    sampling = message.sampling
-    if sampling.HasField("n") and sampling.n > 1:
-        yield "sampling.n"
-    if sampling.HasField("repetition_penalty") and sampling.repetition_penalty != 1:
-        yield "sampling.repetition_penalty"
-    if sampling.presence_penalty:
-        yield "sampling.presence_penalty"
-    if sampling.frequency_penalty:
-        yield "sampling.frequency_penalty"
-    if sampling.logit_bias:
-        yield "sampling.logit_bias"
-    if message.stopping.min_tokens:
-        yield "stopping.min_tokens"
-    for name in ("logprobs", "prompt_logprobs"):
-        if message.reporting.HasField(name):
-            yield f"reporting.{name}"
-    if message.HasField("reasoning"):
-        yield "reasoning"
-    yield from unserved_in_conversation(message.conversation)

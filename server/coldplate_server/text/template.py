@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -17,6 +17,7 @@ MAX_TEMPLATE_CHARACTERS = 1_000_000
 _MAX_GROWTH = 16
 _MAX_FIXED_CHARACTERS = 1_000_000
 _MAX_REASON_CHARACTERS = 300
+_THINKING_SWITCH = "enable_thinking"  # as the templates of Qwen3 and others since name it
 
 
 class TemplateRefusedError(Exception):
@@ -72,14 +73,19 @@ class ChatTemplate:
         environment.globals["strftime_now"] = lambda layout: now().strftime(layout)
         try:
             self._template = environment.from_string(source)
+            self.has_thinking_switch = _THINKING_SWITCH in meta.find_undeclared_variables(environment.parse(source))
         except TemplateSyntaxError as error:
             raise ValueError(f"the chat template does not parse: {error.message} (line {error.lineno})") from error
         self._variables = dict(variables)
 
-    def render(self, messages: list[ChatMessage], *, add_generation_prompt: bool) -> str:
-        """Lay ``messages`` out. Raises TemplateRefusedError with the template's reason, or ours when it breaks."""
+    def render(self, messages: list[ChatMessage], *, add_generation_prompt: bool, thinking: bool | None = None) -> str:
+        """Lay ``messages`` out; ``thinking`` sets the template's switch, None leaves it to the template.
+
+        Raises TemplateRefusedError with the template's reason, or ours when it breaks.
+        """
         turns = [{"role": message.role, "content": message.text} for message in messages]
         limit = _MAX_FIXED_CHARACTERS + _MAX_GROWTH * sum(len(message.text) for message in messages)
+        switches = {} if thinking is None else {_THINKING_SWITCH: thinking}
         parts: list[str] = []
         length = 0
         try:
@@ -89,6 +95,7 @@ class ChatTemplate:
                 tools=None,
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
+                **switches,
             ):
                 parts.append(part)
                 length += len(part)

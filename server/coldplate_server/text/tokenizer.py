@@ -12,10 +12,19 @@ from coldplate_server.request import ChatMessage, Conversation
 from coldplate_server.text.detokenizer import Detokenizer, TableDetokenizer, WindowDetokenizer
 from coldplate_server.text.model_files import ModelFiles, ModelFilesError
 from coldplate_server.text.pieces import piece_table
+from coldplate_server.text.reasoning import ThinkingMarks
 from coldplate_server.text.special import SpecialText, SpecialToken, free_noncharacters
 from coldplate_server.text.template import ChatTemplate, TemplateRefusedError
 
 __all__ = ["ModelFilesError", "Tokenizer"]
+
+_THINK, _END_THINK = "<think>", "</think>"
+# How Qwen3 is stopped: the sentence that its documentation and technical report (arXiv:2505.09388) put in.
+_QWEN3_CLOSING = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now.\n"
+)
+
+_TAIL_TOKENS = 8  # what a template may write behind the mark
 
 
 class Tokenizer:
@@ -44,6 +53,7 @@ class Tokenizer:
         size = max(self.vocabulary_size, self._backend.get_vocab_size(), *(index + 1 for index in added), 1)
         self._table = piece_table(self._backend, size)
         self._longest_token_bytes = self._longest(size)
+        self.thinking_marks = self._thinking_marks()
         try:
             self._template = ChatTemplate(files.chat_template, files.token_variables) if files.chat_template else None
         except ValueError as error:
@@ -69,18 +79,39 @@ class Tokenizer:
         plain = self._always_plain or self._special.occurs_in(text)
         return self._ids(self._plain if plain else self._backend, text, add_special_tokens)
 
+    @property
+    def can_switch_thinking(self) -> bool:
+        return self.thinking_marks is not None and self._template is not None and self._template.has_thinking_switch
+
+    def opens_thinking(self, prompt_ids: abc.Sequence[int], continued: str = "") -> bool:
+        """Whether a prompt ends with the mark that starts thinking, and white space at most behind it.
+
+        ``continued`` is the final message that the prompt leaves open, which may break off inside its thinking.
+        """
+        if self.thinking_marks is None:
+            return False
+        if continued.rfind(_THINK) > continued.rfind(_END_THINK):
+            return True
+        tail = list(prompt_ids[-_TAIL_TOKENS:])
+        if self.thinking_marks.start_id not in tail:
+            return False
+        behind = tail[len(tail) - tail[::-1].index(self.thinking_marks.start_id) :]
+        return not self.decode(behind, special_tokens=True).strip()
+
     def render(self, conversation: Conversation, *, field: str = "request.conversation") -> str:
         """The text the chat template makes of ``conversation``; raises as ``encode_conversation`` does."""
-        text, breaker = self._render(conversation, field)
+        text, breaker = self._render(conversation, field, None)
         return text.replace(breaker, "")
 
-    def encode_conversation(self, conversation: Conversation, *, field: str = "request.conversation") -> list[int]:
+    def encode_conversation(
+        self, conversation: Conversation, *, field: str = "request.conversation", thinking: bool | None = None
+    ) -> list[int]:
         """Ids of the laid-out conversation, in which only the template makes special tokens.
 
-        No start token is added: the template writes it where the model wants one. Raises NoChatTemplate, and
-        InvalidRequest at ``field`` with the template's reason when it refuses.
+        No start token is added: the template writes it where the model wants one. ``thinking`` sets the template's
+        switch. Raises NoChatTemplate, and InvalidRequest at ``field`` with the template's reason when it refuses.
         """
-        text, breaker = self._render(conversation, field)
+        text, breaker = self._render(conversation, field, thinking)
         if breaker not in text and not self._always_plain:
             return self._ids(self._backend, text, False)
         ids: list[int] = []
@@ -114,7 +145,17 @@ class Tokenizer:
         factor = 1 if self._backend.normalizer is None else 2
         return factor * context * self._longest_token_bytes
 
-    def _render(self, conversation: Conversation, field: str) -> tuple[str, str]:
+    def _thinking_marks(self) -> ThinkingMarks | None:
+        """Where both marks are single tokens."""
+        added = {token.content for token in self._backend.get_added_tokens_decoder().values()}
+        start, end = self._backend.token_to_id(_THINK), self._backend.token_to_id(_END_THINK)
+        if start is None or end is None or not {_THINK, _END_THINK} <= added:
+            return None
+        closing = _QWEN3_CLOSING if self.architecture.startswith("Qwen3") else ""
+        before, behind = self._ids(self._backend, closing, False), self._ids(self._backend, "\n\n", False)
+        return ThinkingMarks(start, end, (*before, end, *behind))
+
+    def _render(self, conversation: Conversation, field: str, thinking: bool | None) -> tuple[str, str]:
         """The laid-out text with breakers in it, and the breaker."""
         if self._template is None:
             raise NoChatTemplate("the model has no chat template; send text or token_ids instead of a conversation")
@@ -131,7 +172,7 @@ class Tokenizer:
         if continued:
             turns[-1] = ChatMessage(turns[-1].role, turns[-1].text + end_mark)
         try:
-            text = self._template.render(turns, add_generation_prompt=not continued)
+            text = self._template.render(turns, add_generation_prompt=not continued, thinking=thinking)
         except TemplateRefusedError as refusal:
             reason = str(refusal).replace(breaker, "").replace(end_mark, "")
             raise InvalidRequest([Violation(field, reason)]) from refusal

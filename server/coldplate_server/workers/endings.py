@@ -5,14 +5,17 @@ from collections.abc import Callable
 from coldplate.internal.v1 import engine_pb2
 from coldplate_server.errors import (
     Aborted,
+    ConstraintFailed,
     DeadlineExceeded,
     DeviceFault,
     DeviceOutOfMemory,
     EngineLost,
+    InvalidRequest,
     NonFiniteLogits,
     NoWorker,
     RequestError,
     StreamCut,
+    Violation,
 )
 from coldplate_server.journal import StreamRecord
 
@@ -27,6 +30,8 @@ def error_of(record: StreamRecord, finished: engine_pb2.Finished, now: float) ->
                 f"the deadline passed after {record.delivered} tokens", delivered_tokens=record.delivered
             )
         return Aborted("the engine cancelled the request", delivered_tokens=record.delivered)
+    if finished.error == engine_pb2.ENGINE_ERROR_BAD_CONSTRAINT:
+        return _bad_constraint(record, finished.error_text)
     if (make := _ERRORS.get(finished.error)) is not None:
         return make(record)
     return DeviceFault("the engine failed on this request", delivered_tokens=record.delivered)
@@ -40,6 +45,16 @@ def lost_error(record: StreamRecord) -> RequestError:
         )
     return StreamCut(
         f"the engine was lost after {record.delivered} tokens; what was delivered stands, the rest will not come",
+        delivered_tokens=record.delivered,
+    )
+
+
+def _bad_constraint(record: StreamRecord, text: str) -> RequestError:
+    reason = text or "the engine cannot follow it"
+    if record.delivered == 0:
+        return InvalidRequest([Violation(record.needs.get("guided", "constraint"), reason)])
+    return ConstraintFailed(
+        f"the answer cannot be continued under its constraint after {record.delivered} tokens: {reason}",
         delivered_tokens=record.delivered,
     )
 

@@ -1,7 +1,7 @@
 """All workers: their processes and links, and which of them takes a stream."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from coldplate.clock import Clock
 from coldplate.device_id import DeviceId
 from coldplate.limits import NO_LIMITS, Limits
-from coldplate_server.errors import AdmissionClosed, NoWorker, RequestError, Shed
+from coldplate_server.errors import AdmissionClosed, FeatureUnimplemented, NoWorker, RequestError, Shed
 from coldplate_server.journal import StreamRecord
 from coldplate_server.limit_book import LimitBook
 from coldplate_server.request import Priority
@@ -148,6 +148,21 @@ class Fleet:
             )
         return None
 
+    def check_features(self, model: str, needs: Mapping[str, str]) -> None:
+        """Raise FeatureUnimplemented, naming the field that asks, when no ready worker of the model has all of them."""
+        ready = [worker.link for worker in self.of_model(model) if worker.link.ready]
+        if not needs or not ready or any(needs.keys() <= link.features for link in ready):
+            return
+        feature, field = next((item for item in needs.items() if item[0] not in ready[0].features), ("", ""))
+        hello = ready[0].hello
+        engine = f"{hello.engine} {hello.version}".strip() if hello else ""
+        raise FeatureUnimplemented(
+            f"{field} is not served by the engine of {model!r} ({engine}), which has no {feature}; leave it unset",
+            field=field,
+            feature=feature,
+            engine=engine,
+        )
+
     def _no_worker(self, model: str) -> NoWorker:
         workers = self.of_model(model)
         if workers and all(worker.failure for worker in workers):
@@ -159,17 +174,18 @@ class Fleet:
     def choose(self, record: StreamRecord) -> Worker | None:
         """The worker to hand a stream to now, or None while none has room.
 
-        An NPU before the CPU, then the least busy.
+        That of its sibling, which has their prompt in its cache; else an NPU before the CPU, then the least busy.
         """
         fit = [worker for worker in self.of_model(record.model) if self._has_room(worker, record)]
-        return min(fit, key=_rank, default=None)
+        beside = record.sibling_of.worker if record.sibling_of else None
+        return next((worker for worker in fit if worker.spec.name == beside), min(fit, key=_rank, default=None))
 
     def could_take(self, record: StreamRecord) -> bool:
         """Whether an idle worker would take a stream: False where the context or cache of each is too small now."""
         return any(
             record.kv_tokens <= min(self._context_of(worker), worker.link.hello.kv_cache_tokens)
             for worker in self.of_model(record.model)
-            if worker.link.hello is not None
+            if worker.link.hello is not None and record.needs.keys() <= worker.link.features
         )
 
     def _has_room(self, worker: Worker, record: StreamRecord) -> bool:
@@ -180,6 +196,7 @@ class Fleet:
         assert link.hello is not None
         return (
             record.kv_tokens <= min(self._context_of(worker), link.hello.kv_cache_tokens)
+            and record.needs.keys() <= link.features
             and limits.admit is not False
             and limits.max_prefill_tokens != 0  # it would wait there unseen, while another device may be free
             and (limits.min_priority or 0) <= record.priority

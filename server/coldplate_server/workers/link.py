@@ -16,9 +16,11 @@ from coldplate.limits import NO_LIMITS, Limits
 from coldplate.limits_proto import limits_to_proto
 from coldplate_server.journal import EngineEnd, StreamRecord
 from coldplate_server.settings import WorkerSpec
+from coldplate_server.workers import logprobs
 from coldplate_server.workers.credit import Credit
 from coldplate_server.workers.endings import error_of, lost_error
 from coldplate_server.workers.step_log import StepLog
+from coldplate_server.workers.submit import submit_message
 
 log = structlog.get_logger()
 
@@ -81,6 +83,7 @@ class WorkerLink:
         self.credit = Credit(1, 0, 0)
         self.steps = StepLog(clock)
         self.devices: list[str] = []
+        self.features: frozenset[str] = frozenset()
         self._clock = clock
         self._events = events
         self._live: dict[int, StreamRecord] = {}
@@ -110,26 +113,7 @@ class WorkerLink:
         record.submitted = self._clock.now()
         record.attempts += 1
         record.paced_s = -self.steps.paced_total_s
-        sampling = record.sampling
-        self._send(
-            submit=engine_pb2.Submit(
-                stream=record.number,
-                request_id=record.request_id,
-                prompt_token_ids=record.prompt_ids,
-                emitted_token_ids=record.emitted,
-                sampling=engine_pb2.SamplingParams(
-                    temperature=sampling.temperature,
-                    top_p=sampling.top_p,
-                    top_k=sampling.top_k,
-                    min_p=sampling.min_p,
-                    seed=sampling.seed,
-                ),
-                max_tokens=record.max_tokens,
-                stop_token_ids=sorted(record.stop_token_ids),
-                priority=record.priority,
-                deadline_ms=self._deadline_ms(record),
-            )
-        )
+        self._send(submit=submit_message(record, self.spec.name, self.features, self._deadline_ms(record)))
 
     def cancel(self, record: StreamRecord) -> None:
         """Stop work on a stream; what it still makes is dropped."""
@@ -166,7 +150,7 @@ class WorkerLink:
                 silence.cancel()
                 event = response.WhichOneof("event")
                 if event == "step":
-                    self._take_step(response.step)
+                    self._take_checked(response.step)
                 elif event == "hello":
                     self._outbox = outbox
                     self._greet(response.hello)
@@ -197,7 +181,7 @@ class WorkerLink:
         if (reason := _why_unusable(hello)) is not None:
             raise ProtocolBroken(reason)
         self.hello, self.loading, self.trouble, self.has_served = hello, None, None, True
-        self.devices = list(hello.devices)
+        self.devices, self.features = list(hello.devices), frozenset(hello.features)
         self.credit = Credit(hello.block_size, hello.credit.free_slots, hello.credit.free_kv_tokens)
         self.steps.reset()
         log.info(
@@ -212,6 +196,12 @@ class WorkerLink:
             self._send_limits()
         self._events.worker_changed(self)
 
+    def _take_checked(self, step: engine_pb2.Step) -> None:
+        try:
+            self._take_step(step)
+        except ValueError as error:
+            raise ProtocolBroken(str(error)) from None
+
     def _take_step(self, step: engine_pb2.Step) -> None:
         if self.hello is None or len(step.streams) != len(step.token_ids):
             raise ProtocolBroken("a step before hello, or not one stream for each of its tokens")
@@ -221,14 +211,21 @@ class WorkerLink:
         live = self._live
         touched: dict[int, StreamRecord] = {}
         for admitted in step.admitted:
-            if (record := live.get(admitted.stream)) is not None:
+            if (record := live.get(admitted.stream)) is not None and not record.admitted:
                 record.admitted = True
                 record.cached_tokens = admitted.cached_tokens
                 touched[record.number] = record
-        for number, token_id in zip(step.streams, step.token_ids, strict=True):
+        token_logprobs = logprobs.by_index(step)
+        for index, (number, token_id) in enumerate(zip(step.streams, step.token_ids, strict=True)):
             if (record := live.get(number)) is not None:
                 record.append(token_id, now)
+                if record.logprobs_wanted is not None:
+                    record.logprobs.append(logprobs.of_token(token_id, token_logprobs.get(index)))
                 touched[number] = record
+        for prompt in step.prompt_logprobs:
+            if (record := live.get(prompt.stream)) is not None:
+                record.add_prompt_logprobs(prompt.first, logprobs.of_prompt(prompt.logprobs))
+                touched[record.number] = record
         self.steps.add(step.stats, len(step.streams))
         for finished in step.finished:
             if (record := live.pop(finished.stream, None)) is not None:

@@ -10,6 +10,29 @@ WINDOW_S = 1.0
 _US = 1e-6
 
 
+@dataclass(slots=True)
+class WorkerTotals:
+    """Counts since the connection was made, in tokens; ``preemptions`` are streams."""
+
+    prefill_tokens: int = 0
+    cached_tokens: int = 0
+    offloaded_tokens: int = 0
+    preemptions: int = 0
+    preempted_tokens: int = 0
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+
+    def add(self, stats: engine_pb2.StepStats) -> None:
+        """Count one step; most bring nothing but tokens."""
+        self.prefill_tokens += stats.prefill_tokens
+        self.cached_tokens += stats.cached_tokens
+        self.offloaded_tokens += stats.offloaded_tokens
+        self.preemptions += stats.preempted
+        self.preempted_tokens += stats.preempted_tokens
+        self.draft_tokens += stats.draft_tokens
+        self.accepted_tokens += stats.accepted_tokens
+
+
 @dataclass(frozen=True, slots=True)
 class StepMeans:
     """Means over the last second, in seconds per step; rates per second."""
@@ -38,12 +61,14 @@ class StepLog:
     def reset(self) -> None:
         self._recent: deque[tuple[float, engine_pb2.StepStats, int]] = deque()
         self.latest = engine_pb2.StepStats()
+        self.totals = WorkerTotals()
         self.paced_total_s = 0.0
         self.prefill_tokens_per_s: float | None = None
 
     def add(self, stats: engine_pb2.StepStats, tokens: int) -> None:
         """Take in one step message that brought ``tokens`` new tokens."""
         self.latest = stats
+        self.totals.add(stats)
         self.paced_total_s += stats.paced_us * _US
         now = self._clock.now()
         if stats.prefill_tokens or stats.decode_tokens:
