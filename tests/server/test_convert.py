@@ -2,7 +2,7 @@
 
 from coldplate.durations import to_duration, to_seconds
 from coldplate.v1 import generation_pb2 as pb
-from coldplate_server.events import ChoiceFinished, Completed, Delta, PromptLogprobs
+from coldplate_server.events import ChoiceFinished, Completed, Delta, Event, PromptLogprobs
 from coldplate_server.request import (
     ChatMessage,
     Constraint,
@@ -114,7 +114,7 @@ def test_usage_and_timings() -> None:
 
 def test_events_become_messages_and_one_answer() -> None:
     logprob = TokenLogprob(5, -0.5, ((5, -0.5), (6, -1.5)))
-    events = [
+    events: list[Event] = [
         PromptLogprobs(1, [logprob]),
         Delta(1, 0, 1, "b", "", [5], [logprob]),
         Delta(0, 0, 2, "", "hm", [7, 8], []),
