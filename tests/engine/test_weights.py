@@ -241,10 +241,10 @@ def test_code_of_a_checkpoint_never_runs(model: Path) -> None:
     assert not marker.exists()
 
 
-@pytest.mark.parametrize("method", ["awq", "nope"])
-def test_quantised_checkpoint(model: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["nope", None, 4, ["awq"]])
+def test_unknown_quantization_method(model: Path, method: object) -> None:
     configure(model, quantization_config={"quant_method": method})
-    refused(model, repr(method), "quantization")
+    refused(model, repr(method), "quantization", "awq")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ FAMILIES: dict[str, DecoderFamily] = {"GPT2LMHeadModel": Gpt2, **DENSE_FAMILIES}
 
 
 def family_of(config: ModelConfig) -> DecoderFamily:
-    """The family that runs this checkpoint. Raises ``ModelError`` for architectures and quantisations it cannot run.
+    """The family that runs this checkpoint. Raises ``ModelError`` for architectures it cannot run.
 
     Code shipped with a checkpoint (``auto_map``) is never run: the architecture must be one of ours.
     """
@@ -21,7 +21,4 @@ def family_of(config: ModelConfig) -> DecoderFamily:
             f"{config.path}: architecture {config.architecture} is not supported (supported: {', '.join(FAMILIES)})"
             f"{remote if 'auto_map' in config.fields else ''}"
         )
-    method = config.quantization_method
-    if method is not None:
-        raise ModelError(f"{config.path}: quantization method {method!r} is not supported; use plain weights")
     return family

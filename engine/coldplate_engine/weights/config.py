@@ -42,15 +42,6 @@ class ModelConfig:
         return names[0]
 
     @property
-    def quantization_method(self) -> str | None:
-        """What ``quantization_config`` names, or None for plain weights."""
-        quantization = self.fields.get("quantization_config")
-        if quantization is None:
-            return None
-        method = quantization.get("quant_method") if isinstance(quantization, dict) else None
-        return str(method) if method else "unnamed"
-
-    @property
     def end_of_text_ids(self) -> frozenset[int]:
         """``eos_token_id`` of both files together: a number, a list or nothing in each."""
         ids: set[int] = set()

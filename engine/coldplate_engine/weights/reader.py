@@ -1,5 +1,6 @@
 """The weights of a checkpoint as models ask for them: plain tensors, and the matrices of linear layers."""
 
+import math
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -11,7 +12,9 @@ from coldplate_engine.runner import ModelError, ReportProgress
 from coldplate_engine.weights.config import ModelConfig
 from coldplate_engine.weights.convert import QuantizeTo, converted
 from coldplate_engine.weights.quantized import Weight
-from coldplate_engine.weights.safetensors import FLOAT_KINDS, SafetensorsDirectory, StoredTensor
+from coldplate_engine.weights.safetensors import SafetensorsDirectory
+from coldplate_engine.weights.schemes import scheme_of
+from coldplate_engine.weights.stored import CheckedTensors
 
 
 class CheckpointReader:
@@ -28,7 +31,13 @@ class CheckpointReader:
         self.dtype = dtype
         self.parameter_count = 0
         self._config, self._quantize = config, quantize
+        self._scheme = scheme_of(config)
+        if self._scheme is not None and quantize is not None:
+            raise ModelError(
+                f"--quantize {quantize} is for plain weights: {self.directory} holds {self._scheme.name} already"
+            )
         self._source = SafetensorsDirectory(self.directory, progress)
+        self._tensors = CheckedTensors(self._source)
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +48,7 @@ class CheckpointReader:
         self._source.close()
 
     def __contains__(self, name: str) -> bool:
-        return name in self._source.tensors
+        return name in self._tensors
 
     def names(self) -> Iterable[str]:
         """The names of all stored tensors."""
@@ -48,11 +57,11 @@ class CheckpointReader:
     @property
     def quantization(self) -> str:
         """How the linears are stored in memory, "" for plain weights."""
-        return self._quantize or ""
+        return self._quantize or (self._scheme.name if self._scheme else "")
 
     def get(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor ``name``, which must have this shape, in ``dtype``."""
-        tensor = self._plain(name, shape).to(self.dtype)
+        tensor = self._tensors.read(name, shape).to(self.dtype)
         self.parameter_count += tensor.numel()
         return tensor
 
@@ -62,8 +71,13 @@ class CheckpointReader:
         A plain tensor in ``dtype``, or fewer bits: by what the checkpoint stores, or by ``quantize``. ``transposed``:
         the checkpoint keeps ``[in, out]``.
         """
+        if self._scheme is not None and not transposed:
+            weight = self._scheme.linear(self._tensors, prefix, shape)
+            if weight is not None:
+                self.parameter_count += math.prod(shape)
+                return weight
         stored = shape[::-1] if transposed else shape
-        tensor = self._plain(f"{prefix}.weight", stored)
+        tensor = self._tensors.read(f"{prefix}.weight", stored)
         self.parameter_count += tensor.numel()
         if transposed:
             tensor = tensor.t().contiguous()
@@ -75,8 +89,14 @@ class CheckpointReader:
         A tied checkpoint may carry ``lm_head.weight`` too: an equal copy is not counted, a different one is obeyed.
         """
         name = "lm_head.weight"
+        shape = (embedding.shape[0], embedding.shape[1])
+        if self._scheme is not None and any(stored.startswith("lm_head.") for stored in self._source.tensors):
+            weight = self._scheme.linear(self._tensors, "lm_head", shape)
+            if weight is not None:
+                self.parameter_count += math.prod(shape)
+                return weight
         if name in self:
-            head = self._plain(name, tuple(embedding.shape)).to(self.dtype)
+            head = self._tensors.read(name, shape).to(self.dtype)
             if not (tied and torch.equal(head, embedding)):
                 self.parameter_count += head.numel()
         elif tied:
@@ -91,19 +111,3 @@ class CheckpointReader:
     def revision(self) -> str:
         """A short hash that changes with the configuration, the tokenizer, the template and the weight files."""
         return self._source.revision()
-
-    def _stored(self, name: str) -> StoredTensor:
-        stored = self._source.tensors.get(name)
-        if stored is None:
-            raise ModelError(f"{self.directory}: tensor {name} is missing")
-        return stored
-
-    def _plain(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        stored = self._stored(name)
-        if stored.shape != shape:
-            raise ModelError(f"{stored.file}: tensor {name} must have shape {list(shape)}, found {list(stored.shape)}")
-        if stored.kind not in FLOAT_KINDS:
-            raise ModelError(
-                f"{stored.file}: tensor {name} has type {stored.kind}; only {', '.join(FLOAT_KINDS)} can be loaded"
-            )
-        return self._source.read(name)

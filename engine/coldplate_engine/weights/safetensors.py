@@ -6,65 +6,52 @@ missing shard or a foreign tensor is refused by name at once.
 
 import hashlib
 import json
+import math
 import struct
 from collections.abc import Iterable
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+import torch
 from torch import Tensor
 
 from coldplate_engine.runner import ModelError, ReportProgress
 from coldplate_engine.weights.config import read_json
+from coldplate_engine.weights.read_ahead import ReadAhead
+from coldplate_engine.weights.stored import StoredTensor
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-FLOAT_KINDS = ("F64", "F32", "F16", "BF16")
+TORCH_TYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 _HEADER_LIMIT_BYTES = 100_000_000  # the format's own bound
 
 
-@dataclass(frozen=True, slots=True)
-class StoredTensor:
-    """Where a tensor lies and what it is: ``kind`` is the format's dtype word."""
-
-    file: Path
-    kind: str
-    shape: tuple[int, ...]
-
-
 class SafetensorsDirectory:
-    """The tensors of one model directory.
-
-    ``read`` gives a private copy (the files are mapped: a view would fault when a file is replaced under a running
-    worker). Raises ``ModelError`` naming file and reason.
-    """
+    """The tensors of one model directory. Raises ``ModelError`` naming file and reason."""
 
     def __init__(self, directory: Path, progress: ReportProgress) -> None:
         self.directory = directory
         self._progress = progress
         self._headers = {path: read_header(path) for path in _weight_files(directory)}
         self.tensors = {
-            name: StoredTensor(path, entry["dtype"], tuple(entry["shape"]))
-            for path, header in self._headers.items()
-            for name, entry in header.items()
-            if name != "__metadata__"
+            name: stored for path, header in self._headers.items() for name, stored in _stored(path, header).items()
         }
-        self._taken = 0
-        self._open: dict[Path, Any] = {}
-        self._files = ExitStack()
+        self._total = sum(stored.nbytes for stored in self.tensors.values())
+        self._reader = ReadAhead(self.tensors)
+        self.clock = self._reader.clock
 
     def close(self) -> None:
-        self._open.clear()
-        self._files.close()
+        self._reader.close()
 
     def read(self, name: str) -> Tensor:
-        """The tensor as it is stored."""
-        tensor: Tensor = self._file(self.tensors[name].file).get_tensor(name).clone()
-        self._taken += 1
-        self._progress("weights", min(1.0, self._taken / len(self.tensors)))
-        return tensor
+        """The tensor as it is stored, in memory of its own."""
+        stored = self.tensors[name]
+        data = self._reader.take(name).view(TORCH_TYPES[stored.kind]).view(stored.shape)
+        self._progress("weights", min(1.0, self.clock.bytes / max(1, self._total)))
+        return data
 
     def revision(self) -> str:
         """A short hash that changes with the configuration, the tokenizer, the template and the weight files.
@@ -79,11 +66,6 @@ class SafetensorsDirectory:
         for path, header in sorted(self._headers.items()):
             digest.update(f"{path.name}\0{path.stat().st_size}\0{json.dumps(header, sort_keys=True)}\0".encode())
         return digest.hexdigest()[:12]
-
-    def _file(self, path: Path) -> Any:
-        if path not in self._open:
-            self._open[path] = self._files.enter_context(safe_open(path, framework="pt"))
-        return self._open[path]
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -112,6 +94,24 @@ def read_header(path: Path) -> dict[str, Any]:
     if size != expected:
         raise ModelError(f"{path}: not a whole safetensors file: {size} bytes, its header promises {expected}")
     return header  # type: ignore[no-any-return]
+
+
+def _stored(path: Path, header: dict[str, Any]) -> dict[str, StoredTensor]:
+    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    size = path.stat().st_size
+    data_start = size - max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    found = {}
+    for name, entry in entries.items():
+        try:
+            (start, end), shape, kind = entry["data_offsets"], tuple(entry["shape"]), entry["dtype"]
+            known = TORCH_TYPES.get(kind)
+            fits = known is None or math.prod(shape) * known.itemsize == end - start
+        except (ValueError, KeyError, TypeError):
+            fits = False
+        if not fits or not 0 <= start <= end:
+            raise ModelError(f"{path}: not a whole safetensors file: its entry for tensor {name} is damaged")
+        found[name] = StoredTensor(path, kind, shape, data_start + start, end - start)
+    return found
 
 
 def _weight_files(directory: Path) -> Iterable[Path]:
