@@ -263,7 +263,7 @@ def test_unknown_quantization_method(model: Path, method: object) -> None:
         ("tie_word_embeddings", "yes"),
         ("attention_bias", 1),
         ("eos_token_id", "two"),
-        ("rope_scaling", {"rope_type": "yarn", "factor": 2.0}),
+        ("rope_scaling", {"rope_type": "wavy", "factor": 2.0}),
         ("rope_scaling", {"rope_type": "linear", "factor": 0}),
         ("rope_scaling", "linear"),
     ],
@@ -273,7 +273,7 @@ def test_unusable_config_value(model: Path, key: str, value: object) -> None:
     shown = value.get("factor") or value if isinstance(value, dict) else value
     text = refused(model, "config.json")
     assert key in text or "rope_type" in text or "factor" in text
-    assert "yarn" in text or "0" in text or repr(shown) in text
+    assert "wavy" in text or "0" in text or repr(shown) in text
 
 
 def test_end_of_text_ids_of_both_files_join(model: Path) -> None:

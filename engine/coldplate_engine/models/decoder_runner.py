@@ -103,8 +103,6 @@ def load_decoder(
 
     def counted_linear(weight: Weight, bias: Tensor | None) -> Linear:
         nonlocal linear_bytes
-        if not isinstance(weight, Tensor):
-            weight = weight.dequantized().to(dtype)
         linear = make_linear(weight, bias)
         linear_bytes += linear.weight_bytes
         return linear
