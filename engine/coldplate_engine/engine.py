@@ -6,6 +6,7 @@ Loading and stepping share that thread because some devices bind their context t
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,6 +15,7 @@ import structlog
 from coldplate.clock import MonotonicClock
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.block_pool import BlockPool
+from coldplate_engine.guided.load import load_constraints
 from coldplate_engine.kv_sizing import KvPlan, check_weights_fit, plan_kv, show
 from coldplate_engine.loop import EngineLoop, Inbox
 from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
@@ -21,16 +23,16 @@ from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.settings import EngineSettings
 from coldplate_engine.step_executor import StepExecutor
 from coldplate_engine.step_timer import StepTimer
-from coldplate_engine.stream import Stream
 from coldplate_engine.worker_facts import WorkerFacts
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from coldplate_engine.guided.compiler import ConstraintCompiler
 
 log = structlog.get_logger()
 T = TypeVar("T")
 
-LEVERS = ("duty", "max_batch", "max_prefill_tokens", "cpu_share")
+LEVERS = ("duty", "max_batch", "max_prefill_tokens", "max_reasoning_tokens", "cpu_share")
+FEATURES = ("penalties", "logit_bias", "min_tokens", "logprobs", "prompt_logprobs", "thinking")
 _WARM_UP_TOKENS = 32
 
 
@@ -64,10 +66,12 @@ class Engine:
         max_model_len = self._max_model_len(runner)
         check_weights_fit(runner.facts.weight_bytes, before)
         available = min(device.memory()[0], before - runner.facts.weight_bytes)
+        constraints = ThreadPoolExecutor(1).submit(load_constraints, settings.model, runner.facts.end_of_text_ids)
         kv = self._size_kv(runner, max_model_len, available)
         self._timed("kv_cache", lambda: runner.allocate_kv(kv.num_blocks, kv.block_size))
         self._timed("warm_up", lambda: self._warm_up(device, runner, kv, max_model_len))
-        loop = self._build_loop(device, runner, kv, max_model_len)
+        compiler = self._timed("constraints", constraints.result)
+        loop = self._build_loop(device, runner, kv, max_model_len, compiler)
         log.info(
             "engine ready",
             model=settings.name,
@@ -80,7 +84,7 @@ class Engine:
             max_model_len=max_model_len,
             load_s={name: round(seconds, 2) for name, seconds in self._phases},
         )
-        self._on_ready(self._facts(device, runner, kv, max_model_len))
+        self._on_ready(self._facts(device, runner, kv, max_model_len, guided=compiler is not None))
         return loop.run()
 
     def _open_device(self) -> Device:
@@ -110,11 +114,15 @@ class Engine:
             gib=settings.kv_cache_gib,
         )
 
-    def _build_loop(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> EngineLoop:
-        from coldplate_engine.sampler import SampleRow, sample
-
-        def sample_streams(logits: "Tensor", streams: list[Stream]) -> list[int | None]:
-            return sample(logits, [SampleRow(stream.submission.sampling, stream.generated) for stream in streams])
+    def _build_loop(
+        self,
+        device: Device,
+        runner: ModelRunner,
+        kv: KvPlan,
+        max_model_len: int,
+        constraints: "ConstraintCompiler | None",
+    ) -> EngineLoop:
+        from coldplate_engine.step_sampler import StepSampler
 
         settings = self._settings
         scheduler = Scheduler(
@@ -123,8 +131,18 @@ class Engine:
             settings.max_num_batched_tokens,
             max_model_len,
         )
-        executor = StepExecutor(device, runner, sample_streams, settings.max_num_batched_tokens)
-        return EngineLoop(scheduler, executor, device, runner.facts.vocabulary_size, self._inbox, MonotonicClock())
+        sampler = StepSampler()
+        return EngineLoop(
+            scheduler,
+            StepExecutor(device, runner, sampler, settings.max_num_batched_tokens, max_rows=settings.max_num_seqs),
+            device,
+            runner.facts.vocabulary_size,
+            self._inbox,
+            MonotonicClock(),
+            sampler=sampler,
+            end_of_text=runner.facts.end_of_text_ids,
+            constraints=constraints,
+        )
 
     def _warm_up(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> None:
         """A prefill and a decode, so that the first request meets no first-time cost."""
@@ -139,7 +157,7 @@ class Engine:
         if isinstance(device, FaultDevice):
             device.arm()
 
-    def _facts(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> WorkerFacts:
+    def _facts(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int, guided: bool) -> WorkerFacts:
         settings = self._settings
         return WorkerFacts(
             version=version("coldplate"),
@@ -157,6 +175,7 @@ class Engine:
             levers=LEVERS,
             load_phases=tuple(self._phases),
             pid=os.getpid(),
+            features=(*FEATURES, "guided") if guided else FEATURES,
             kv_cache_bytes=kv.bytes,
         )
 

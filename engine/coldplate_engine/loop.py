@@ -7,6 +7,7 @@ import structlog
 
 from coldplate.clock import Clock
 from coldplate.limits import NO_LIMITS, Limits
+from coldplate_engine.intake import BuildsGuides, Intake
 from coldplate_engine.messages import (
     Admitted,
     Cancel,
@@ -17,6 +18,8 @@ from coldplate_engine.messages import (
     Emit,
     EngineError,
     Finished,
+    GuideReady,
+    PromptLogprobs,
     SetLimits,
     Shutdown,
     StepOutput,
@@ -24,12 +27,14 @@ from coldplate_engine.messages import (
     StopCause,
     Submission,
 )
+from coldplate_engine.new_tokens import NewTokens, learn, look_ahead, take_tokens
 from coldplate_engine.pacer import DutyPacer
 from coldplate_engine.runner import Device
 from coldplate_engine.scheduler import Scheduler, StepPlan
+from coldplate_engine.speculation import Speculator
 from coldplate_engine.step_executor import StepExecutor, StepResult
+from coldplate_engine.step_sampler import StepSampler
 from coldplate_engine.step_timer import StepTimer
-from coldplate_engine.stream import Stream, why_unusable
 
 log = structlog.get_logger()
 
@@ -47,6 +52,10 @@ class Inbox(Protocol):
 
     def take(self, timeout_s: float | None) -> list[Command]:
         """All commands, in order; waits up to ``timeout_s`` (None: for ever) for the first, or gives none earlier."""
+        ...
+
+    def put(self, command: Command) -> None:
+        """Add a command, from any thread."""
         ...
 
 
@@ -71,7 +80,11 @@ class CommandQueue:
 
 
 class EngineLoop:
-    """Runs steps until told to shut down or the device must be replaced."""
+    """Runs steps until told to shut down or the device must be replaced.
+
+    ``sampler`` is the executor's. Without ``constraints`` no constrained stream is taken, without ``speculator``
+    nothing is guessed.
+    """
 
     def __init__(
         self,
@@ -81,11 +94,18 @@ class EngineLoop:
         vocabulary_size: int,
         inbox: Inbox,
         clock: Clock,
+        *,
+        sampler: StepSampler,
+        end_of_text: frozenset[int] = frozenset(),
+        constraints: BuildsGuides | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
         self._scheduler = scheduler
         self._executor = executor
         self._device = device
-        self._vocabulary_size = vocabulary_size
+        self._sampler = sampler
+        self._speculator = speculator
+        self._intake = Intake(scheduler, vocabulary_size, end_of_text, constraints, inbox.put)
         self._inbox = inbox
         self._clock = clock
         self._pacer = DutyPacer()
@@ -139,6 +159,10 @@ class EngineLoop:
         match command:
             case Submission():
                 self._submit(command)
+            case GuideReady():
+                if (ended := self._intake.guide_ready(command)) is not None:
+                    self._scheduler.remove(ended.stream)
+                    self._end_or_fail(command.submission, ended)
             case Cancel(stream):
                 if self._scheduler.remove(stream) is not None:
                     self._end(Finished(stream, StopCause.CANCELLED))
@@ -166,21 +190,15 @@ class EngineLoop:
             text = "the worker is draining" if self._draining else "submitted without credit"
             self._fail(submission, EngineError.REFUSED, text)
             return
-        max_model_len = self._scheduler.max_model_len
-        if (reason := why_unusable(submission, self._vocabulary_size, max_model_len)) is not None:
-            self._fail(submission, EngineError.UNSATISFIABLE, reason)
-            return
-        ended = self._scheduler.add(Stream.start(submission, max_model_len, self._clock.now()))
-        if ended is not None and ended.error is not None:
-            self._fail(submission, ended.error, ended.error_text)
-        elif ended is not None:
-            self._end(ended)
+        if (ended := self._intake.take(submission, self._clock.now())) is not None:
+            self._end_or_fail(submission, ended)
 
     def _set_limits(self, seq: int, limits: Limits) -> None:
         old_share = self._scheduler.limits.cpu_share
         self._scheduler.limits = limits
         self._limits_seq = seq
         self._pacer.set_duty(limits.duty)
+        self._sampler.max_reasoning_tokens = limits.max_reasoning_tokens
         if limits.cpu_share != old_share:
             self._device.set_cpu_share(1.0 if limits.cpu_share is None else limits.cpu_share)
         self._news = self._urgent = True
@@ -188,6 +206,7 @@ class EngineLoop:
     def _forget_server(self) -> None:
         """A connection's streams, counts and limits end with it."""
         self._scheduler.remove_all()
+        self._intake.forget()
         self._set_limits(0, NO_LIMITS)
         self._emit = None
         self._finished.clear()
@@ -211,7 +230,7 @@ class EngineLoop:
             log.error("host memory for the KV cache is given up", reason=result.copies_failed.text)
             self._scheduler.undo(plan)
             return
-        streams, token_ids = self._finish_step(plan, result)
+        new = self._finish_step(plan, result)
         tokens = plan.prefill_tokens + plan.decode_tokens
         with timer.part("device"):
             self._device.after_step(timer.busy_s, tokens)
@@ -219,33 +238,32 @@ class EngineLoop:
         # This step's pause is still to come: the one before it is reported.
         timer.seconds["idle"], timer.seconds["paced"] = self._idle_s, self._paced_s
         self._idle_s = self._paced_s = 0.0
-        self._send(_stats_of(plan, timer), streams, token_ids, plan.admitted)
+        stats = _stats_of(plan, timer)
+        stats.accepted_tokens = new.accepted
+        if self._speculator is not None and not plan.prefill_tokens:
+            self._speculator.cost.measured(plan.decode_tokens, timer.busy_s)
+        self._send(stats, new, result.prompt_logprobs, plan.admitted)
 
-    def _finish_step(self, plan: StepPlan, result: StepResult) -> tuple[list[int], list[int]]:
-        streams: list[int] = []
-        token_ids: list[int] = []
-        ends: list[Finished] = []
-        for stream, token in result.tokens:
-            is_output, ended = stream.accept(token, self._scheduler.max_model_len)
-            if is_output:
-                streams.append(stream.id)
-                token_ids.append(token)
-            if ended is not None:
-                ends.append(ended)
+    def _finish_step(self, plan: StepPlan, result: StepResult) -> NewTokens:
+        new = take_tokens(result, self._scheduler.max_model_len)
+        if self._speculator is not None:
+            drafted = {stream: len(stream.drafts) for stream in plan.streams if stream.drafts}
+            learn(result, drafted, self._speculator)
         self._scheduler.commit(plan)
-        for ended in ends:
-            self._scheduler.remove(ended.stream)
-            self._end(ended)
+        for stream, ended in new.ends.values():
+            self._scheduler.remove(stream.id)
+            self._end_or_fail(stream.submission, ended)
         for stream_id, (error, text) in result.failed.items():
             if (failed := self._scheduler.remove(stream_id, forget=True)) is not None:
                 self._fail(failed.submission, error, text)
+        look_ahead(new.going, self._speculator)
         kind = result.failed_kind
         self._hopeless_steps = self._hopeless_steps + 1 if kind else 0
         if result.restart is not None:
             self._give_up(result.restart.text)
         elif kind is not None and self._hopeless_steps >= _HOPELESS_AFTER.get(kind, 1):
             self._give_up(f"{self._hopeless_steps} steps in a row failed")
-        return streams, token_ids
+        return new
 
     def _give_up(self, reason: str) -> None:
         log.error("device must be replaced: worker ends", reason=reason, streams=self._scheduler.live)
@@ -260,6 +278,12 @@ class EngineLoop:
         log.warning("stream failed", request_id=submission.request_id, error=error.value, reason=text)
         self._end(Finished(submission.stream, StopCause.ERROR, error=error, error_text=text))
 
+    def _end_or_fail(self, submission: Submission, ended: Finished) -> None:
+        if ended.error is not None:
+            self._fail(submission, ended.error, ended.error_text)
+        else:
+            self._end(ended)
+
     def _end(self, finished: Finished) -> None:
         self._finished.append(finished)
         self._news = self._urgent = True
@@ -267,8 +291,8 @@ class EngineLoop:
     def _send(
         self,
         stats: StepStats,
-        streams: list[int] | None = None,
-        token_ids: list[int] | None = None,
+        new: NewTokens | None = None,
+        prompt_logprobs: list[PromptLogprobs] | None = None,
         admitted: list[Admitted] | None = None,
     ) -> None:
         self._news = self._urgent = False
@@ -281,13 +305,15 @@ class EngineLoop:
         self._emit(
             StepOutput(
                 number=self._step_number,
-                streams=streams or [],
-                token_ids=token_ids or [],
+                streams=new.streams if new else [],
+                token_ids=new.token_ids if new else [],
                 finished=finished,
                 admitted=admitted or [],
                 credit=self._scheduler.credit(self._submits_seen, self._draining),
                 limits_seq=self._limits_seq,
                 stats=stats,
+                logprobs=new.logprobs if new else [],
+                prompt_logprobs=prompt_logprobs or [],
             )
         )
 

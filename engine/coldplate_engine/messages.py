@@ -3,9 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from coldplate.limits import Limits
+
+if TYPE_CHECKING:
+    from coldplate_engine.guided.guide import ConstraintError, Guide
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,4 +224,12 @@ class Shutdown:
     now: bool = False
 
 
-Command = Connect | Disconnect | Submission | Cancel | SetLimits | Drain | Shutdown
+@dataclass(frozen=True, slots=True)
+class GuideReady:
+    """The constraint of ``submission`` has been compiled, or cannot be. From inside the worker."""
+
+    submission: Submission
+    guide: "Guide | ConstraintError"
+
+
+Command = Connect | Disconnect | Submission | Cancel | SetLimits | Drain | Shutdown | GuideReady

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from coldplate_engine.messages import Sampling
+from coldplate_engine.row_math import BLOCK, argmax, block_sums
 from coldplate_engine.uniform import uniform
 
 # Below this the distribution is a point for any logits a model gives, and the division would overflow.
 GREEDY_BELOW = 1e-5
-_BLOCK = 256
 _CANDIDATES = 256
 
 
@@ -38,7 +37,7 @@ def sample(logits: Tensor, rows: list[SampleRow]) -> list[int | None]:
 
     None for a row whose logits hold NaN or +infinity, or nothing finite.
     """
-    best = _argmax(logits)
+    best = argmax(logits)
     # NaN beats every number in a maximum, so the best logit tells for the whole row.
     usable = logits.gather(1, best.unsqueeze(1)).squeeze(1).isfinite().tolist()
     tokens: list[int | None] = [int(token) if good else None for token, good in zip(best.tolist(), usable, strict=True)]
@@ -48,21 +47,6 @@ def sample(logits: Tensor, rows: list[SampleRow]) -> list[int | None]:
         for i, token in zip(drawn, _draw(picked, best[drawn], [rows[i] for i in drawn]), strict=True):
             tokens[i] = token
     return tokens
-
-
-def _argmax(logits: Tensor) -> Tensor:
-    """Index of the first greatest value per row: block maxima first, several times faster than one long argmax."""
-    vocabulary = logits.shape[1]
-    body = vocabulary - vocabulary % _BLOCK
-    if body == 0:
-        return logits.argmax(dim=1)
-    maxima = logits[:, :body].view(len(logits), -1, _BLOCK).amax(dim=2)
-    if body < vocabulary:
-        maxima = torch.cat([maxima, logits[:, body:].amax(dim=1, keepdim=True)], dim=1)
-    start = maxima.argmax(dim=1, keepdim=True) * _BLOCK
-    columns = (start + torch.arange(_BLOCK, device=logits.device)).clamp_(max=vocabulary - 1)
-    inside = logits.gather(1, columns).argmax(dim=1, keepdim=True)
-    return columns.gather(1, inside).squeeze(1)
 
 
 def _draw(logits: Tensor, best: Tensor, rows: list[SampleRow]) -> list[int]:
@@ -121,7 +105,7 @@ def _edge(weights: Tensor, greatest: Tensor, samplings: list[Sampling]) -> Tenso
     if any(sampling.top_p < 1 for sampling in samplings):
         inside = greatest.masked_fill(greatest < k_edge, 0.0)
         summed = inside.cumsum(dim=1)
-        total = torch.where(has_k, summed[:, -1:], _block_sums(weights).cumsum(dim=1)[:, -1:].float())
+        total = torch.where(has_k, summed[:, -1:], block_sums(weights).cumsum(dim=1)[:, -1:].float())
         last = torch.searchsorted(summed, top_p * total)
         longer |= (last == count) & (top_p < 1)
         nucleus = inside.gather(1, last.clamp(max=count - 1)).masked_fill(top_p >= 1, 0.0)
@@ -141,21 +125,14 @@ def _edge_of_long_row(weights: Tensor, top_k: int, top_p: float) -> float:
     return float(ordered[min(last, len(ordered) - 1)])
 
 
-def _block_sums(weights: Tensor) -> Tensor:
-    """Sums of 256 neighbours [rows, blocks], in double precision; short last blocks are filled with zeros."""
-    short = -weights.shape[1] % _BLOCK
-    padded = functional.pad(weights, (0, short)) if short else weights
-    return padded.view(len(padded), -1, _BLOCK).sum(dim=2).double()
-
-
 def _invert(weights: Tensor, draws: Tensor) -> list[int]:
     """The first index per row at which the running sum of weights exceeds ``draws`` [rows, 1] times the whole."""
     vocabulary = weights.shape[1]
-    by_block = _block_sums(weights).cumsum(dim=1)
+    by_block = block_sums(weights).cumsum(dim=1)
     target = draws * by_block[:, -1:]
     block = torch.searchsorted(by_block, target, right=True).clamp_(max=by_block.shape[1] - 1)
     before = torch.where(block > 0, by_block.gather(1, (block - 1).clamp(min=0)), 0.0)
-    columns = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    columns = block * BLOCK + torch.arange(BLOCK, device=weights.device)
     inside = weights.gather(1, columns.clamp(max=vocabulary - 1)).double()
     inside.masked_fill_(columns >= vocabulary, 0.0)
     offset = _pick(inside.cumsum(dim=1), target - before)

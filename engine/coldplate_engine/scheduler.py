@@ -204,7 +204,7 @@ class Scheduler:
     def _admit(self, plan: StepPlan) -> Stream | None:
         if len(self.running) >= self._slots():
             return None
-        stream = next((s for s in self.waiting if not self._waits_for_sibling(s)), None)
+        stream = next((s for s in self.waiting if s.ready and not self._waits_for_sibling(s)), None)
         if stream is None or (cached := self._admission.start(stream)) is None:
             return None
         self.waiting.remove(stream)

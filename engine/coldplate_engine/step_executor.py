@@ -3,7 +3,7 @@
 import gc
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import structlog
 
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.memory_cap import MemoryCap
-from coldplate_engine.messages import EngineError
+from coldplate_engine.messages import EngineError, PromptLogprobs, TokenLogprob
 from coldplate_engine.offload import HostBlocks, KvCopies
 from coldplate_engine.runner import Device, Fault, ModelRunner
 from coldplate_engine.scheduler import StepPlan
@@ -21,30 +21,57 @@ from coldplate_engine.stream import Stream
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from coldplate_engine.step_sampler import Outcome
+
 log = structlog.get_logger()
 
-SampleStreams = Callable[["Tensor", list[Stream]], list[int | None]]
+SampleStreams = Callable[
+    ["Tensor", Sequence[StreamSlice], Mapping[int, Stream], Mapping[int, list[int]]], "list[Outcome]"
+]
 
 _OOM_ATTEMPTS = 3
+_LOGITS_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
 class StepResult:
     """New tokens in order, streams that failed and why, and the fault that ends the process, if one does.
 
-    ``failed_kind`` is the kind of the fault behind a step that brought nothing at all. ``copies_failed``: the copies
-    to or from host memory did, and nothing ran.
+    ``logprobs[i]`` belongs to ``tokens[i]``. ``failed_kind`` is the kind of the fault behind a step that brought
+    nothing at all. ``copies_failed``: the copies to or from host memory did, and nothing ran.
     """
 
     tokens: list[tuple[Stream, int]] = field(default_factory=list)
+    logprobs: dict[int, TokenLogprob] = field(default_factory=dict)
+    prompt_logprobs: list[PromptLogprobs] = field(default_factory=list)
     failed: dict[int, tuple[EngineError, str]] = field(default_factory=dict)
     restart: Fault | None = None
     failed_kind: str | None = None
     copies_failed: Fault | None = None
 
+    def add(self, outcome: "Outcome") -> None:
+        stream = outcome.stream
+        for i, token in enumerate(outcome.tokens):
+            if outcome.logprobs:
+                self.logprobs[len(self.tokens)] = outcome.logprobs[i]
+            self.tokens.append((stream, token))
+        if outcome.prompt is not None:
+            stream.prompt_scored = outcome.prompt.first + len(outcome.prompt.logprobs)
+            self.prompt_logprobs.append(outcome.prompt)
+        if outcome.failure is not None:
+            self.failed[stream.id] = outcome.failure
+
+    def by_stream(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for stream, token in self.tokens:
+            found.setdefault(stream.id, []).append(token)
+        return found
+
 
 class StepExecutor:
     """``execute`` then sample, with the device's errors handled.
+
+    One call asks for at most ``max_rows`` rows of logits, or what 64 MiB hold if that is more.
 
     Out of memory: the part that failed is cut in half and run again under a cap on tokens per call that grows back; a
     single token that fails three times ends its stream, and the next ones get one try each until one succeeds. Any
@@ -59,11 +86,13 @@ class StepExecutor:
         sample: SampleStreams,
         max_tokens: int,
         host_blocks: HostBlocks | None = None,
+        max_rows: int = 1,
     ) -> None:
         self._device = device
         self._host_blocks = host_blocks
         self._runner = runner
         self._sample = sample
+        self._max_rows = max(max_rows, _LOGITS_BYTES // (4 * runner.facts.vocabulary_size))
         self.cap = MemoryCap(max_tokens)
         self._collected = False
 
@@ -74,7 +103,7 @@ class StepExecutor:
             result.restart, result.copies_failed = (fault, None) if fault.kind == "restart" else (None, fault)
             return result
         streams = {stream.id: stream for stream in plan.streams}
-        pending = deque(split(plan.batch.slices, self.cap.tokens))
+        pending = deque(split(plan.batch.slices, self.cap.tokens, self._max_rows))
         attempts_left = _OOM_ATTEMPTS
         any_good = False
         while pending:
@@ -92,7 +121,8 @@ class StepExecutor:
             elif fault.kind == "oom" and tokens > 1:
                 self.cap.ran_out(tokens)
                 log.warning("device out of memory: step cut", tokens=tokens, cap=self.cap.tokens, error=fault.text)
-                pending = deque(split([*part, *(piece for rest in pending for piece in rest)], self.cap.tokens))
+                left = [*part, *(piece for rest in pending for piece in rest)]
+                pending = deque(split(left, self.cap.tokens, self._max_rows))
             elif fault.kind == "oom" and attempts_left > 1:
                 attempts_left -= 1
                 pending.appendleft(part)
@@ -121,23 +151,20 @@ class StepExecutor:
     def _attempt(
         self, part: list[StreamSlice], streams: dict[int, Stream], result: StepResult, timer: StepTimer
     ) -> Fault | None:
-        rows = [streams[piece.stream] for piece in part if piece.logit_tokens]
+        outcomes: list[Outcome] = []
         try:
             logits = self._runner.execute(StepBatch(part), timer)
-            if rows:
+            if len(logits):
                 with timer.part("sample"):
-                    chosen = self._sample(logits, rows)
+                    outcomes = self._sample(logits, part, streams, result.by_stream())
         except BaseException as error:  # a device may raise anything, even asyncio's CancelledError
             fault = self._device.classify(error)
             if fault.kind != "oom":
                 log.error("step failed", kind=fault.kind, error=fault.text, trace=traceback.format_exc())
             _let_go(error)
         else:
-            for stream, token in zip(rows, chosen if rows else (), strict=True):
-                if token is None:
-                    result.failed[stream.id] = (EngineError.NON_FINITE_LOGITS, "logits held NaN or infinity")
-                else:
-                    result.tokens.append((stream, token))
+            for outcome in outcomes:
+                result.add(outcome)
             return None
         if fault.kind == "oom" and not self._collected:
             gc.collect()  # slow, so once a step
@@ -145,27 +172,42 @@ class StepExecutor:
         return fault
 
 
-def split(slices: list[StreamSlice], most: int) -> list[list[StreamSlice]]:
-    """Cut a step into parts of at most ``most`` tokens, in order; a stream appears once in a part."""
+def split(slices: list[StreamSlice], most: int, most_rows: int) -> list[list[StreamSlice]]:
+    """Cut a step into parts of at most ``most`` tokens and ``most_rows`` rows of logits, in order.
+
+    A stream appears once in a part.
+    """
     parts: list[list[StreamSlice]] = []
     part: list[StreamSlice] = []
-    room = most
+    room, row_room = most, most_rows
     for piece in slices:
-        rest = piece
-        if any(other.stream == piece.stream for other in part):
-            parts.append(part)
-            part, room = [], most
-        while len(rest.token_ids) > room:
-            if room:
-                part.append(replace(rest, token_ids=rest.token_ids[:room], logit_tokens=0))
-                rest = replace(rest, token_ids=rest.token_ids[room:], start=rest.start + room)
-            parts.append(part)
-            part, room = [], most
-        part.append(rest)
-        room -= len(rest.token_ids)
+        rest: StreamSlice | None = piece
+        again = any(other.stream == piece.stream for other in part)
+        while rest is not None:
+            without_rows = len(rest.token_ids) - rest.logit_tokens
+            take = 0 if again else min(len(rest.token_ids), room, without_rows + row_room)
+            if take:
+                head, rest = _cut(rest, take)
+                part.append(head)
+                room -= take
+                row_room -= head.logit_tokens
+            if rest is not None:
+                parts.append(part)
+                part, room, row_room, again = [], most, most_rows, False
     if part:
         parts.append(part)
     return parts
+
+
+def _cut(piece: StreamSlice, take: int) -> tuple[StreamSlice, StreamSlice | None]:
+    """The first ``take`` tokens, and the rest if there is one; each with its rows of logits."""
+    left = len(piece.token_ids) - take
+    if not left:
+        return piece, None
+    tail_rows = min(piece.logit_tokens, left)
+    head = replace(piece, token_ids=piece.token_ids[:take], logit_tokens=piece.logit_tokens - tail_rows)
+    tail = replace(piece, token_ids=piece.token_ids[take:], start=piece.start + take, logit_tokens=tail_rows)
+    return head, tail
 
 
 def _let_go(error: BaseException) -> None:

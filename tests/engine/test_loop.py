@@ -377,7 +377,7 @@ def test_a_device_that_fails_every_step_is_given_up() -> None:
 def test_the_command_queue_wakes_a_waiting_loop() -> None:
     rig = LoopRig()
     inbox = CommandQueue()
-    loop = EngineLoop(rig.scheduler, rig.executor, rig.device, VOCABULARY, inbox, MonotonicClock())
+    loop = EngineLoop(rig.scheduler, rig.executor, rig.device, VOCABULARY, inbox, MonotonicClock(), sampler=rig.sampler)
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(loop.run()))
     thread.start()

@@ -3,26 +3,21 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-import torch
-
 from coldplate.clock import ManualClock
 from coldplate_engine.block_pool import BlockPool
+from coldplate_engine.intake import BuildsGuides
 from coldplate_engine.loop import EngineLoop
 from coldplate_engine.messages import Command, Connect, Finished, Shutdown, StepOutput, Submission
 from coldplate_engine.offload import HostBlocks, HostCache
-from coldplate_engine.sampler import SampleRow, sample
 from coldplate_engine.scheduler import Scheduler
+from coldplate_engine.speculation import Speculator
 from coldplate_engine.step_executor import StepExecutor
-from coldplate_engine.stream import Stream
+from coldplate_engine.step_sampler import StepSampler
 from support.fake_runner import VOCABULARY, FakeDevice, FakeRunner
 
 
 def submission(stream: int, prompt: Iterable[int] = (1, 2, 3), max_tokens: int = 4, **options: object) -> Submission:
     return Submission(stream, tuple(prompt), max_tokens, **options)  # type: ignore[arg-type]
-
-
-def sample_streams(logits: torch.Tensor, streams: list[Stream]) -> list[int | None]:
-    return sample(logits, [SampleRow(stream.submission.sampling, stream.generated) for stream in streams])
 
 
 _LONGEST_PAUSE = 50  # polls without a command before a script counts as over
@@ -39,8 +34,15 @@ class ScriptedInbox:
     script: Callable[[int], list[Command]]
     polls: int = 0
     waits: list[float] = field(default_factory=list)
+    own: list[Command] = field(default_factory=list)
+
+    def put(self, command: Command) -> None:
+        self.own.append(command)
 
     def take(self, timeout_s: float | None) -> list[Command]:
+        if self.own:
+            commands, self.own = self.own, []
+            return commands
         for _ in range(1 if timeout_s is not None else _LONGEST_PAUSE):
             commands = self.script(self.polls)
             self.polls += 1
@@ -69,7 +71,11 @@ class LoopRig:
         step_s: float = 0.0,
         prefix_caching: bool = True,
         host_blocks: int = 0,
+        end_of_text: frozenset[int] = frozenset(),
+        constraints: BuildsGuides | None = None,
+        speculator: Speculator | None = None,
     ) -> None:
+        self.end_of_text, self.constraints, self.speculator = end_of_text, constraints, speculator
         self.clock = ManualClock()
         self.runner = runner or FakeRunner()
         self.runner.allocate_kv(num_blocks, block_size)
@@ -84,7 +90,8 @@ class LoopRig:
             host=HostCache(host_blocks) if host_blocks else None,
         )
         host = HostBlocks(self.runner, host_blocks, block_size, pinned=False) if host_blocks else None
-        self.executor = StepExecutor(self.device, self.runner, sample_streams, max_num_batched_tokens, host)
+        self.sampler = StepSampler()
+        self.executor = StepExecutor(self.device, self.runner, self.sampler, max_num_batched_tokens, host)
         self.outputs: list[StepOutput] = []
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
@@ -95,7 +102,18 @@ class LoopRig:
     def run_with(self, script: Callable[[int], list[Command]]) -> int:
         first: list[Command] = [Connect(self._emit)]
         self.inbox = ScriptedInbox(self.clock, lambda poll: (first if poll == 0 else []) + script(poll))
-        loop = EngineLoop(self.scheduler, self.executor, self.device, VOCABULARY, self.inbox, self.clock)
+        loop = EngineLoop(
+            self.scheduler,
+            self.executor,
+            self.device,
+            VOCABULARY,
+            self.inbox,
+            self.clock,
+            sampler=self.sampler,
+            end_of_text=self.end_of_text,
+            constraints=self.constraints,
+            speculator=self.speculator,
+        )
         return loop.run()
 
     def _emit(self, output: StepOutput) -> None:

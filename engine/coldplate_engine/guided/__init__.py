@@ -1,0 +1,1 @@
+"""Answers that must follow a JSON schema, an expression, a grammar or a list of choices."""
