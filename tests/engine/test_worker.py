@@ -40,8 +40,17 @@ async def test_hello_tells_what_the_worker_is(shared: Path) -> None:
         assert hello.architecture == "GPT2LMHeadModel"
         assert (list(hello.devices), hello.simulated, hello.rng) == (["cpu"], False, "counter")
         assert (hello.credit.submits_seen, hello.credit.free_slots, hello.credit.free_kv_tokens) == (0, 8, 512)
-        assert set(hello.levers) == {"duty", "max_batch", "max_prefill_tokens", "cpu_share"}
-        assert [phase.name for phase in hello.load_phases] == ["device", "weights", "kv_cache", "warm_up"]
+        levers = {"duty", "max_batch", "max_prefill_tokens", "max_reasoning_tokens", "cpu_share"}
+        assert set(hello.levers) == levers
+        features = {"penalties", "logit_bias", "min_tokens", "logprobs", "prompt_logprobs", "thinking", "guided"}
+        assert set(hello.features) == features
+        assert [phase.name for phase in hello.load_phases] == [
+            "device",
+            "weights",
+            "kv_cache",
+            "warm_up",
+            "constraints",
+        ]
 
 
 async def test_streams_end_at_the_stop_token_with_one_message_per_step(shared: Path) -> None:
