@@ -105,6 +105,7 @@ class App:
 
     def step_taken(self, link: WorkerLink, tokens: int) -> None:
         self.metrics.tokens_made(link.spec.model.name, tokens)
+        self.metrics.step_taken(link.spec.model.name, link.steps.latest)
         self.dispatcher.pump()
 
     async def run(self) -> None:

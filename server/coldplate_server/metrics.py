@@ -1,6 +1,7 @@
 """What Prometheus scrapes: names after vLLM's where the meaning is the same."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,6 +14,23 @@ _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144)
 _STEP_PARTS = ("schedule", "host_prep", "copy", "device", "sample", "idle", "paced")
 
 
+class StepCounts(Protocol):
+    """As a worker's step message has them."""
+
+    @property
+    def prefill_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int: ...
+    @property
+    def offloaded_tokens(self) -> int: ...
+    @property
+    def preempted(self) -> int: ...
+    @property
+    def draft_tokens(self) -> int: ...
+    @property
+    def accepted_tokens(self) -> int: ...
+
+
 class Metrics:
     """Owns the registry. Counters are moved by what happens; gauges follow ``observe``."""
 
@@ -21,6 +39,12 @@ class Metrics:
         self._requests = self._counter("requests", "Requests ended, by outcome.", "model", "outcome")
         self._prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of completed requests.", "model")
         self._generation_tokens = self._counter("generation_tokens", "Tokens made by engines.", "model")
+        self._prefix_queries = self._counter("prefix_cache_queries", "Prompt tokens looked up in the cache.", "model")
+        self._prefix_hits = self._counter("prefix_cache_hits", "Prompt tokens that the cache held.", "model")
+        self._offload_hits = self._counter("prefix_cache_offload_hits", "Those of them from host memory.", "model")
+        self._preemptions = self._counter("num_preemptions", "Streams put back to be computed again.", "model")
+        self._drafts = self._counter("spec_decode_num_draft_tokens", "Tokens guessed ahead.", "model")
+        self._accepted = self._counter("spec_decode_num_accepted_tokens", "Those of them that held.", "model")
         self._throttled = self._counter("request_throttled_seconds", "Time requests ran under pacing.", "model")
         self._queue_time = self._histogram("request_queue_time_seconds", "From arrival to hand-over to an engine.")
         self._first_token = self._histogram("time_to_first_token_seconds", "From arrival to the first token.")
@@ -31,6 +55,9 @@ class Metrics:
         self._waiting = self._gauge("num_requests_waiting", "Streams in the queue.")
         self._governed = self._gauge("governed", "1 while a governor holds the lease.")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV cache in use, 0 to 1.", "device", "worker")
+        self._kv_cached = self._gauge(
+            "kv_cache_prefix_perc", "KV cache that holds a reusable prefix and no stream, 0 to 1.", "device", "worker"
+        )
         self._streams = self._gauge("device_streams_running", "Streams in this worker.", "device", "worker")
         self._rate = self._gauge("device_tokens_per_second", "Tokens made in the last second.", "device", "worker")
         self._restarts = self._gauge("worker_restarts", "Times the worker was started again.", "device", "worker")
@@ -47,6 +74,19 @@ class Metrics:
     def tokens_made(self, model: str, count: int) -> None:
         if count:
             self._generation_tokens.labels(model).inc(count)
+
+    def step_taken(self, model: str, step: StepCounts) -> None:
+        """What an engine's step did beside making tokens; mostly nothing."""
+        for counter, count in (
+            (self._prefix_queries, step.prefill_tokens + step.cached_tokens),
+            (self._prefix_hits, step.cached_tokens),
+            (self._offload_hits, step.offloaded_tokens),
+            (self._preemptions, step.preempted),
+            (self._drafts, step.draft_tokens),
+            (self._accepted, step.accepted_tokens),
+        ):
+            if count:
+                counter.labels(model).inc(count)
 
     def request_ended(self, model: str, outcome: str) -> None:
         """``outcome`` is one of rpc/status.py's few words."""
@@ -77,6 +117,7 @@ class Metrics:
         labels = (status.device, status.worker)
         total = status.kv_tokens_total
         self._kv_usage.labels(*labels).set(status.kv_tokens_used / total if total else 0)
+        self._kv_cached.labels(*labels).set(status.kv_tokens_cached / total if total else 0)
         self._streams.labels(*labels).set(status.running)
         self._rate.labels(*labels).set(status.tokens_per_second)
         self._restarts.labels(*labels).set(status.restarts)

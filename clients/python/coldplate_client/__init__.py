@@ -26,6 +26,7 @@ from coldplate_client.errors import (
 )
 from coldplate_client.types import (
     Answer,
+    Choice,
     ChoiceFinished,
     Completed,
     Delta,
@@ -37,11 +38,13 @@ from coldplate_client.types import (
     Phase,
     Priority,
     Progress,
+    PromptLogprobs,
     Resume,
     ResumeLevel,
     Started,
     Timings,
     TokenCount,
+    TokenLogprob,
     Usage,
 )
 
@@ -54,6 +57,7 @@ __all__ = [
     "AsyncStatusWatch",
     "AsyncStream",
     "Cancelled",
+    "Choice",
     "ChoiceFinished",
     "Client",
     "ColdplateError",
@@ -74,6 +78,7 @@ __all__ = [
     "Phase",
     "Priority",
     "Progress",
+    "PromptLogprobs",
     "Resume",
     "ResumeLevel",
     "ServiceFault",
@@ -83,6 +88,7 @@ __all__ = [
     "Timings",
     "Tls",
     "TokenCount",
+    "TokenLogprob",
     "Unavailable",
     "Unimplemented",
     "Usage",

@@ -16,6 +16,7 @@ from coldplate.v1 import (
     token_pb2_grpc,
 )
 from coldplate_client import events, requests
+from coldplate_client.text import check_text
 from coldplate_client.types import Answer, TokenCount
 
 R = TypeVar("R")
@@ -64,7 +65,7 @@ def tokenize(text: str | requests.Conversation, model: str, add_special_tokens: 
 
 def detokenize(token_ids: list[int] | tuple[int, ...], model: str, special_tokens: bool) -> Call[str]:
     request = token_pb2.DetokenizeRequest(
-        model=requests.check_text("model", model), token_ids=token_ids, special_tokens=special_tokens
+        model=check_text("model", model), token_ids=token_ids, special_tokens=special_tokens
     )
     return Call(lambda stubs: stubs.token.Detokenize, request, lambda reply: str(reply.text))
 
@@ -82,7 +83,7 @@ def models() -> Call[list[model_pb2.Model]]:
 
 
 def status(device: str) -> Call[device_pb2.ServiceStatus]:
-    request = device_pb2.GetStatusRequest(device=requests.check_text("device", device))
+    request = device_pb2.GetStatusRequest(device=check_text("device", device))
     return Call(lambda stubs: stubs.device.GetStatus, request, lambda reply: reply.status)
 
 
@@ -95,7 +96,7 @@ def health(service: str) -> Call[bool]:
 
 
 def watch_request(device: str, min_interval_s: float | None) -> device_pb2.WatchStatusRequest:
-    request = device_pb2.WatchStatusRequest(device=requests.check_text("device", device))
+    request = device_pb2.WatchStatusRequest(device=check_text("device", device))
     if min_interval_s is not None:
         request.min_interval.CopyFrom(requests.duration("min_interval_s", min_interval_s))
     return request

@@ -144,13 +144,13 @@ class AsyncStream(_AsyncServerStream):
         return self._assembly.answer()
 
     async def texts(self) -> AsyncIterator[str]:
-        """The pieces of text as they come."""
+        """The pieces of text of the first choice as they come."""
         async for event in self:
-            if isinstance(event, Delta) and event.text:
+            if isinstance(event, Delta) and event.text and not event.choice_index:
                 yield event.text
 
     async def text(self) -> str:
-        """Read to the end and return the whole text."""
+        """Read to the end and return the whole text of the first choice."""
         return (await self.answer()).text
 
     async def answer(self) -> Answer:

@@ -151,11 +151,11 @@ class Stream(_ServerStream):
         return self._assembly.answer()
 
     def texts(self) -> Iterator[str]:
-        """The pieces of text as they come."""
-        return (event.text for event in self if isinstance(event, Delta) and event.text)
+        """The pieces of text of the first choice as they come."""
+        return (event.text for event in self if isinstance(event, Delta) and event.text and not event.choice_index)
 
     def text(self) -> str:
-        """Read to the end and return the whole text."""
+        """Read to the end and return the whole text of the first choice."""
         return self.answer().text
 
     def answer(self) -> Answer:

@@ -1,11 +1,14 @@
 """From reply messages to the client's own values, and from a stream's events to an answer."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from coldplate.durations import to_seconds
 from coldplate.v1 import generation_pb2
 from coldplate_client.types import (
     Answer,
+    Choice,
     ChoiceFinished,
     Completed,
     Delta,
@@ -14,9 +17,11 @@ from coldplate_client.types import (
     Migrated,
     Phase,
     Progress,
+    PromptLogprobs,
     ResumeLevel,
     Started,
     Timings,
+    TokenLogprob,
     Usage,
 )
 
@@ -34,18 +39,18 @@ def read_event(message: generation_pb2.StreamGenerateResponse) -> Event | None:
             return _migrated(message.migrated)
         case "choice_finished":
             return _choice_finished(message.choice_finished)
+        case "prompt_logprobs":
+            prompt = message.prompt_logprobs
+            return PromptLogprobs(prompt.first_token_index, _logprobs(prompt.logprobs))
         case "completed":
             return Completed(usage=_usage(message.completed.usage), timings=_timings(message.completed.timings))
     return None
 
 
 def read_answer(message: generation_pb2.GenerateResponse) -> Answer:
-    """The first choice of a unary reply."""
-    choice = message.choices[0] if message.choices else generation_pb2.Choice()
+    """A unary reply."""
     return Answer(
-        text=choice.text,
-        token_ids=tuple(choice.token_ids),
-        finish_reason=_finish_reason(choice.finish_reason),
+        choices=tuple(map(_choice, message.choices)) or (Choice(),),
         usage=_usage(message.usage),
         timings=_timings(message.timings),
         device=message.device,
@@ -53,10 +58,33 @@ def read_answer(message: generation_pb2.GenerateResponse) -> Answer:
         request_id=message.request_id,
         model=message.model,
         model_revision=message.model_revision,
-        stop_sequence=choice.stop_sequence if choice.HasField("stop_sequence") else None,
-        stop_token_id=choice.stop_token_id if choice.HasField("stop_token_id") else None,
         migrated=_migrated(message.migrated) if message.HasField("migrated") else None,
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
     )
+
+
+@dataclass(slots=True)
+class _Pieces:
+    """Of one choice, as far as they have come."""
+
+    texts: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finished: ChoiceFinished | None = None
+
+    def joined(self, index: int, complete: bool) -> Choice:
+        finished = self.finished
+        return Choice(
+            index=index,
+            text="".join(self.texts),
+            reasoning_text="".join(self.thoughts),
+            token_ids=tuple(self.token_ids),
+            logprobs=tuple(self.logprobs),
+            finish_reason=finished.reason if finished and complete else None,
+            stop_sequence=finished.stop_sequence if finished else None,
+            stop_token_id=finished.stop_token_id if finished else None,
+        )
 
 
 class Assembly:
@@ -64,9 +92,8 @@ class Assembly:
 
     def __init__(self) -> None:
         self._started: Started | None = None
-        self._texts: list[str] = []
-        self._token_ids: list[int] = []
-        self._finished: ChoiceFinished | None = None
+        self._pieces = {0: _Pieces()}
+        self._prompt_logprobs: list[TokenLogprob] = []
         self._migrated: Migrated | None = None
         self._completed: Completed | None = None
 
@@ -77,25 +104,31 @@ class Assembly:
     def add(self, event: Event) -> None:
         match event:
             case Delta():
-                self._texts.append(event.text)
-                self._token_ids.extend(event.token_ids)
+                pieces = self._of(event.choice_index)
+                pieces.texts.append(event.text)
+                pieces.thoughts.append(event.reasoning_text)
+                pieces.token_ids.extend(event.token_ids)
+                pieces.logprobs.extend(event.logprobs)
+            case PromptLogprobs():
+                self._prompt_logprobs.extend(event.logprobs)
             case Started():
                 self._started = event
             case Migrated():
                 self._migrated = event
             case ChoiceFinished():
-                self._finished = event
+                self._of(event.choice_index).finished = event
             case Completed():
                 self._completed = event
 
+    def _of(self, choice_index: int) -> _Pieces:
+        return self._pieces.setdefault(choice_index, _Pieces())
+
     def answer(self) -> Answer:
         """What has arrived so far; whole only when ``complete``."""
-        started, finished, completed = self._started, self._finished, self._completed
+        started, completed = self._started, self._completed
         device = self._migrated.to_device if self._migrated else started.device if started else ""
         return Answer(
-            text="".join(self._texts),
-            token_ids=tuple(self._token_ids),
-            finish_reason=finished.reason if finished and completed else None,
+            choices=tuple(pieces.joined(index, self.complete) for index, pieces in sorted(self._pieces.items())),
             usage=completed.usage if completed else Usage(),
             timings=completed.timings if completed else Timings(),
             device=device,
@@ -103,10 +136,33 @@ class Assembly:
             request_id=started.request_id if started else "",
             model=started.model if started else "",
             model_revision=started.model_revision if started else "",
-            stop_sequence=finished.stop_sequence if finished else None,
-            stop_token_id=finished.stop_token_id if finished else None,
             migrated=self._migrated,
+            prompt_logprobs=tuple(self._prompt_logprobs),
         )
+
+
+def _choice(message: generation_pb2.Choice) -> Choice:
+    return Choice(
+        index=message.index,
+        text=message.text,
+        reasoning_text=message.reasoning_text,
+        token_ids=tuple(message.token_ids),
+        logprobs=_logprobs(message.logprobs),
+        finish_reason=_finish_reason(message.finish_reason),
+        stop_sequence=message.stop_sequence if message.HasField("stop_sequence") else None,
+        stop_token_id=message.stop_token_id if message.HasField("stop_token_id") else None,
+    )
+
+
+def _logprobs(messages: Iterable[generation_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(
+            message.token_id,
+            message.logprob,
+            tuple((other.token_id, other.logprob) for other in message.alternatives),
+        )
+        for message in messages
+    )
 
 
 def _delta(message: generation_pb2.Delta) -> Delta:
@@ -117,6 +173,7 @@ def _delta(message: generation_pb2.Delta) -> Delta:
         first_token_index=message.first_token_index,
         token_count=message.token_count,
         reasoning_text=message.reasoning_text,
+        logprobs=_logprobs(message.logprobs),
     )
 
 

@@ -9,6 +9,8 @@ from google.protobuf.message import Message as ProtoMessage
 from coldplate.durations import to_duration
 from coldplate.transport import MAX_MESSAGE_BYTES
 from coldplate.v1 import generation_pb2, token_pb2
+from coldplate_client.constraints import set_constraint
+from coldplate_client.text import check_text
 from coldplate_client.types import Fallback, Message, Priority, Resume
 
 MessageLike = Message | Mapping[str, str]
@@ -22,7 +24,10 @@ class GenerateOptions(TypedDict, total=False):
     """Keyword arguments of ``generate``, ``chat`` and ``stream``; what is left out is the service's default.
 
     ``timeout_s`` is the call's deadline, queueing and generation together; ``queue_timeout_s`` only the wait in the
-    queue. ``stop`` texts and ``stop_token_ids`` end the answer and are not part of it.
+    queue. ``stop`` texts and ``stop_token_ids`` end the answer and are not part of it. ``n`` answers are made.
+    ``logprobs`` and ``prompt_logprobs`` are the alternatives to report for each token. One of ``json_schema`` (text, or
+    the schema as a mapping), ``regex``, ``choices`` and ``grammar`` (Lark) says what the answer must be. ``reasoning``
+    switches a thinking model's thinking on or off.
     """
 
     model: str
@@ -33,6 +38,20 @@ class GenerateOptions(TypedDict, total=False):
     top_k: int
     min_p: float
     seed: int | None
+    n: int | None
+    repetition_penalty: float | None
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
+    min_tokens: int
+    logprobs: int | None
+    prompt_logprobs: int | None
+    json_schema: str | Mapping[str, object] | None
+    regex: str | None
+    choices: Sequence[str] | None
+    grammar: str | None
+    reasoning: bool | None
+    reasoning_budget_tokens: int | None
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_end_of_text: bool
@@ -63,6 +82,20 @@ def build_generate(
     top_k: int = 0,
     min_p: float = 0.0,
     seed: int | None = None,
+    n: int | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+    logit_bias: Mapping[int, float] | None = None,
+    min_tokens: int = 0,
+    logprobs: int | None = None,
+    prompt_logprobs: int | None = None,
+    json_schema: str | Mapping[str, object] | None = None,
+    regex: str | None = None,
+    choices: Sequence[str] | None = None,
+    grammar: str | None = None,
+    reasoning: bool | None = None,
+    reasoning_budget_tokens: int | None = None,
     stop: str | Sequence[str] = (),
     stop_token_ids: Sequence[int] = (),
     ignore_end_of_text: bool = False,
@@ -74,24 +107,47 @@ def build_generate(
     continue_final_message: bool = False,
 ) -> generation_pb2.GenerateRequest:
     """The request message. Raises ValueError or TypeError naming the argument that cannot be sent."""
-    check_integer("max_tokens", max_tokens)
-    check_integer("top_k", top_k)
+    counts = {"max_tokens": max_tokens, "min_tokens": min_tokens, "top_k": top_k, "n": n, "logprobs": logprobs}
+    counts |= {"prompt_logprobs": prompt_logprobs, "reasoning_budget_tokens": reasoning_budget_tokens}
+    for name, count in counts.items():
+        check_integer(name, count)
     check_integer("seed", seed, 0, _UINT64_MAX)
+    for token_id in logit_bias or ():
+        check_integer("logit_bias", token_id)
     for at, token_id in enumerate(stop_token_ids):
         check_integer(f"stop_token_ids[{at}]", token_id)
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     request = generation_pb2.GenerateRequest(
         model=check_text("model", model),
         request_id=check_text("request_id", request_id),
-        sampling=generation_pb2.Sampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p, seed=seed),
+        sampling=generation_pb2.Sampling(
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            min_p=min_p,
+            seed=seed,
+            n=n,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            logit_bias=logit_bias,
+        ),
         stopping=generation_pb2.Stopping(
             max_tokens=max_tokens,
+            min_tokens=min_tokens,
             stop_sequences=[check_text(f"stop[{at}]", text) for at, text in enumerate(stops)],
             stop_token_ids=stop_token_ids,
             ignore_end_of_text=ignore_end_of_text,
         ),
-        reporting=generation_pb2.Reporting(token_ids=True, special_tokens=special_tokens),
+        reporting=generation_pb2.Reporting(
+            token_ids=True, special_tokens=special_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        ),
     )
+    set_constraint(request, json_schema, regex, choices, grammar)
+    if reasoning is not None:
+        request.reasoning.enabled = reasoning
+    if reasoning_budget_tokens is not None:
+        request.reasoning.budget_tokens = reasoning_budget_tokens
     if priority is not None:
         request.scheduling.priority = getattr(generation_pb2, f"PRIORITY_{Priority(priority).name}")
     if fallback is not None:
@@ -140,20 +196,6 @@ def build_conversation(messages: Conversation, continue_final_message: bool = Fa
         messages=[_message(at, message) for at, message in enumerate(messages)],
         continue_final_message=continue_final_message,
     )
-
-
-def check_text(name: str, text: str) -> str:
-    """Return ``text``; raises ValueError naming the argument when it holds a lone surrogate, which is no character."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name}: expected text, got {type(text).__name__}")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name}: the character at position {error.start} is a lone surrogate "
-            f"(U+{ord(text[error.start]):04X}), which is not valid text"
-        ) from None
-    return text
 
 
 def check_integer(name: str, value: int | None, least: int = _INT32_MIN, most: int = _INT32_MAX) -> None:

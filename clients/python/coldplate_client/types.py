@@ -63,7 +63,18 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """``alternatives`` are (token id, log-probability), the likeliest first."""
+
+    token_id: int
+    logprob: float
+    alternatives: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
+    """Of all choices together; the prompt is counted once. ``reasoning_tokens`` are among ``completion_tokens``."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
@@ -107,8 +118,20 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Of prompt tokens from position ``first_token_index`` on; the first token of a prompt has none."""
+
+    first_token_index: int
+    logprobs: tuple[TokenLogprob, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """New tokens. ``text`` may be empty while a character or a possible stop sequence is incomplete."""
+    """New tokens of one choice. ``text`` may be empty while a character or a possible stop sequence is incomplete.
+
+    ``reasoning_text`` is what a thinking model thinks before it answers; ``logprobs``, where asked for, has one entry
+    for each token.
+    """
 
     text: str
     token_ids: tuple[int, ...]
@@ -116,6 +139,7 @@ class Delta:
     first_token_index: int
     token_count: int
     reasoning_text: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +168,31 @@ class Completed:
     timings: Timings
 
 
-Event = Started | Progress | Delta | Migrated | ChoiceFinished | Completed
+Event = Started | Progress | PromptLogprobs | Delta | Migrated | ChoiceFinished | Completed
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the ``n`` answers to a prompt."""
+
+    index: int = 0
+    text: str = ""
+    reasoning_text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_sequence: str | None = None
+    stop_token_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer, whole or, on an error's ``partial``, as far as it came (``finish_reason`` is then None)."""
+    """An answer, whole or, on an error's ``partial``, as far as it came (``finish_reason`` is then None).
 
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    finish_reason: FinishReason | None = None
+    ``choices`` has at least one; ``text`` and its like are of the first, which most calls ask for alone.
+    """
+
+    choices: tuple[Choice, ...] = (Choice(),)
     usage: Usage = field(default_factory=Usage)
     timings: Timings = field(default_factory=Timings)
     device: str = ""
@@ -161,12 +200,39 @@ class Answer:
     request_id: str = ""
     model: str = ""
     model_revision: str = ""
-    stop_sequence: str | None = None
-    stop_token_id: int | None = None
     migrated: Migrated | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return self.choices[0].text
+
+    @property
+    def reasoning_text(self) -> str:
+        return self.choices[0].reasoning_text
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.choices[0].token_ids
+
+    @property
+    def logprobs(self) -> tuple[TokenLogprob, ...]:
+        return self.choices[0].logprobs
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        return self.choices[0].finish_reason
+
+    @property
+    def stop_sequence(self) -> str | None:
+        return self.choices[0].stop_sequence
+
+    @property
+    def stop_token_id(self) -> int | None:
+        return self.choices[0].stop_token_id
 
     def resume(self, earlier: Resume | None = None) -> Resume:
-        """What another call needs to continue this answer; ``earlier`` is what this one itself continued."""
+        """What another call needs to continue the first choice; ``earlier`` is what this one itself continued."""
         return Resume(token_ids=(*(earlier.token_ids if earlier else ()), *self.token_ids), seed=self.seed)
 
 

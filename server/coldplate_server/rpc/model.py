@@ -65,6 +65,9 @@ def _replica(worker: Worker) -> pb.ModelReplica:
         replica.devices.extend(hello.devices)
         replica.dtype, replica.quantization = hello.dtype, hello.quantization
         replica.max_num_seqs, replica.kv_cache_tokens = hello.max_num_seqs, hello.kv_cache_tokens
+        replica.weight_bytes, replica.kv_cache_bytes = hello.weight_bytes, hello.kv_cache_bytes
+        replica.features.extend(hello.features)
+        replica.engine_settings.update(hello.engine_settings)
         replica.load_time.CopyFrom(to_duration(sum(phase.seconds for phase in hello.load_phases)))
         replica.load_phases.extend(pb.LoadPhase(name=p.name, time=to_duration(p.seconds)) for p in hello.load_phases)
     return replica

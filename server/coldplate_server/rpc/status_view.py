@@ -1,5 +1,7 @@
 """The state of the service as the messages of DeviceService, for every service that shows it."""
 
+from dataclasses import asdict
+
 from coldplate.clock import Clock
 from coldplate.durations import to_duration
 from coldplate.limits_proto import limits_to_proto
@@ -130,6 +132,8 @@ class StatusView:
             status.pending = stats.waiting
             status.kv_tokens_used = stats.kv_blocks_used * hello.block_size
             status.kv_tokens_total = hello.kv_cache_tokens
+            status.kv_tokens_cached = stats.kv_blocks_cached * hello.block_size
+            status.totals.CopyFrom(pb.WorkerTotals(**asdict(link.steps.totals)))
         return status
 
     def _state(self, worker: Worker, in_force: InForce) -> tuple[pb.DeviceState, str]:

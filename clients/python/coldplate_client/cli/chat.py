@@ -18,7 +18,8 @@ from coldplate_client.cli.generate import (
 )
 from coldplate_client.client import Client
 from coldplate_client.errors import ColdplateError
-from coldplate_client.requests import GenerateOptions, check_text
+from coldplate_client.requests import GenerateOptions
+from coldplate_client.text import check_text
 from coldplate_client.types import Answer, Message
 
 
@@ -29,13 +30,22 @@ def chat(
     temperature: TemperatureOption = None,
     seed: SeedOption = None,
     stop: StopOption = None,
+    thinking: Annotated[bool | None, typer.Option(help="Whether a thinking model thinks.")] = None,
+    thinking_budget: Annotated[int | None, typer.Option(help="Most tokens of thinking.", metavar="TOKENS")] = None,
     model: ModelOption = "",
     timeout_s: TimeoutOption = None,
     server: ServerOption = None,
 ) -> None:
     """Talk with a model. Ctrl-C stops an answer; /quit or Ctrl-D ends."""
     options = GenerateOptions(
-        max_tokens=max_tokens, temperature=temperature, seed=seed, stop=stop or (), model=model, timeout_s=timeout_s
+        max_tokens=max_tokens,
+        temperature=temperature,
+        seed=seed,
+        stop=stop or (),
+        reasoning=thinking,
+        reasoning_budget_tokens=thinking_budget,
+        model=model,
+        timeout_s=timeout_s,
     )
     history = [Message("system", system)] if system is not None else []
     with service(server) as client:

@@ -21,15 +21,35 @@ def list_models(server: ServerOption = None) -> None:
     with service(server) as client:
         models = client.models()
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("model", "state", "architecture", "parameters", "context", "workers"):
+    for heading in ("model", "state", "architecture", "parameters", "context", "workers", "memory"):
         table.add_column(heading, overflow="fold")
     for model in models:
         state = model_pb2.ModelState.Name(model.state).removeprefix("MODEL_STATE_")
-        workers = ", ".join(f"{replica.worker} ({replica.dtype})" for replica in model.replicas)
+        workers = ", ".join(_worker(replica) for replica in model.replicas)
+        memory = ", ".join(_memory(replica) for replica in model.replicas)
         detail = f"{state}: {model.state_detail}" if model.state_detail else state
         parameters = f"{model.parameter_count / 1e6:.0f} M"
-        table.add_row(model.name, detail, model.architecture, parameters, str(model.max_context_tokens), workers)
+        table.add_row(
+            model.name, detail, model.architecture, parameters, str(model.max_context_tokens), workers, memory
+        )
     out.print(table)
+    for model in models:
+        for replica in model.replicas:
+            if replica.features or replica.engine_settings:
+                settings = ", ".join(f"{name} {value}" for name, value in sorted(replica.engine_settings.items()))
+                features = ", ".join(replica.features) or "plain sampling only"
+                out.print(f"{replica.worker}: {features}" + (f"; {settings}" if settings else ""), style="dim")
+
+
+def _worker(replica: model_pb2.ModelReplica) -> str:
+    parts = [part for part in (replica.dtype, replica.quantization) if part]
+    return f"{replica.worker} ({', '.join(parts)})" if parts else replica.worker
+
+
+def _memory(replica: model_pb2.ModelReplica) -> str:
+    if not replica.weight_bytes:
+        return "-"
+    return f"{replica.weight_bytes / 2**20:.0f} + {replica.kv_cache_bytes / 2**20:.0f} MiB"
 
 
 @app.command("import")
