@@ -56,17 +56,17 @@ def device_table(devices: list[device_pb2.DeviceStatus], wide: bool) -> Table:
 
 def notes(status: device_pb2.ServiceStatus, device: device_pb2.DeviceStatus) -> list[str]:
     """Why the device is as it is: its state where that is more than its limits, and the governor's reasons."""
-    cached = f"prefix cache: {device.totals.cached_tokens} of {_looked_up(device)} prompt tokens"
-    preempted = f"{device.totals.preemptions} preemptions"
-    found = [", ".join([cached, preempted])] if device.totals.cached_tokens or device.totals.preemptions else []
+    totals = device.totals
+    found = []
+    if totals.cached_tokens or totals.preemptions:
+        looked_up = totals.cached_tokens + totals.prefill_tokens
+        found.append(
+            f"prefix cache held {totals.cached_tokens} of {looked_up} prompt tokens; {totals.preemptions} preemptions"
+        )
     found += [device.detail] if device.detail and device.state != device_pb2.DEVICE_STATE_THROTTLED else []
     if status.governor.state == device_pb2.GOVERNOR_STATE_GOVERNED:
         found += [f"governor: {device.governor_mode}: {reason.text}" for reason in device.reasons]
     return found
-
-
-def _looked_up(device: device_pb2.DeviceStatus) -> int:
-    return device.totals.cached_tokens + device.totals.prefill_tokens
 
 
 def service_line(status: device_pb2.ServiceStatus) -> str:
