@@ -37,6 +37,10 @@ _ERRORS = {
     EngineError.REFUSED: pb.ENGINE_ERROR_REFUSED,
     EngineError.BAD_CONSTRAINT: pb.ENGINE_ERROR_BAD_CONSTRAINT,
 }
+_RESUME_LEVELS = {
+    "exact": generation_pb2.RESUME_LEVEL_EXACT,
+    "continuous": generation_pb2.RESUME_LEVEL_CONTINUOUS,
+}
 _MICROSECONDS = 1_000_000
 _MOST_MICROSECONDS = 2**32 - 1
 
@@ -183,7 +187,7 @@ def hello_to_proto(facts: WorkerFacts) -> pb.RunResponse:
     model = facts.model
     return pb.RunResponse(
         hello=pb.Hello(
-            engine="coldplate",
+            engine=facts.engine,
             version=facts.version,
             model=facts.served_model_name,
             model_revision=model.revision,
@@ -197,12 +201,12 @@ def hello_to_proto(facts: WorkerFacts) -> pb.RunResponse:
             kv_cache_tokens=facts.kv_cache_tokens,
             dtype=model.dtype,
             quantization=model.quantization,
-            devices=[facts.device],
+            devices=[facts.device, *facts.further_devices],
             chip=facts.chip,
             simulated=facts.simulated,
             levers=facts.levers,
-            resume_level=generation_pb2.RESUME_LEVEL_EXACT,
-            rng="counter",
+            resume_level=_RESUME_LEVELS[facts.resume_level],
+            rng=facts.rng,
             features=facts.features,
             pid=facts.pid,
             threads=facts.threads,

@@ -39,6 +39,8 @@ _WARM_UP_TOKENS = 32
 class Engine:
     """One model on one device. ``on_ready`` is called once, before the first step."""
 
+    LAST_WORDS_S = 1.0  # from the order to end at once to the end of a hanging process
+
     def __init__(
         self, settings: EngineSettings, inbox: Inbox, progress: ReportProgress, on_ready: Callable[[WorkerFacts], None]
     ) -> None:

@@ -14,9 +14,16 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 class EngineSettings(ProcessSettings):
     """An engine worker: one model on one device, for one server."""
 
+    engine: Literal["native", "vllm"] = Field(
+        "native", description="native, or vllm, in vLLM's own environment: flags not listed here are then vLLM's."
+    )
+    vllm_args: list[str] = Field(default_factory=list, description="A flag for vLLM, as --vllm-args=--FLAG=VALUE.")
     model: Path = Field(description="Folder of the checkpoint.")
     served_model_name: str = Field("", description="Name in the hello message and the log; default: the folder's name.")
-    device: str = Field("cpu", description="cpu, sim:ADDRESS#npu:N, or fault:PLAN,DEVICE with --test-faults.")
+    device: str = Field(
+        "cpu",
+        description="cpu, npu:N, npu:0-3 (a group, for vllm), sim:ADDRESS#npu:N, or fault:PLAN,DEVICE in tests.",
+    )
     listen: str = Field(description="Socket to serve on, such as unix:/run/coldplate/cpu.sock.")
     dtype: Dtype = Field("auto", description="Type of weights and cache; auto follows the device.")
     quantize: Literal["int4", "int8", "w8a8"] | None = Field(

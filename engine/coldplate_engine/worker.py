@@ -8,19 +8,22 @@ import threading
 from collections import deque
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import structlog
 
 from coldplate.internal.v1 import engine_pb2_grpc
 from coldplate_engine.convert import command_from_proto, hello_to_proto, loading_to_proto, step_to_proto
-from coldplate_engine.engine import Engine
 from coldplate_engine.loop import CommandQueue
 from coldplate_engine.messages import Connect, Disconnect, Shutdown, StepOutput
 from coldplate_engine.runner import ModelError
 from coldplate_engine.settings import EngineSettings
 from coldplate_engine.worker_facts import WorkerFacts
+
+if TYPE_CHECKING:
+    from coldplate_engine.engine import Engine
+    from coldplate_engine.vllm_worker.engine import VllmEngine
 
 log = structlog.get_logger()
 
@@ -28,7 +31,6 @@ EXIT_OK = 0
 EXIT_CRASHED = 3
 EXIT_ORPHANED = 4
 _TAKE_OVER_S = 1.0
-_LAST_WORDS_S = 1.0
 _PROGRESS_STEP = 0.01
 
 
@@ -67,6 +69,7 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
+        self._engine_class = _engine_class(settings)
         self._inbox = CommandQueue()
         self._connection: Connection | None = None
         self._facts: WorkerFacts | None = None
@@ -167,7 +170,7 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
     def _run_engine(self) -> None:
         """The engine's thread."""
         try:
-            code = Engine(self._settings, self._inbox, self._on_progress, self._on_ready).run()
+            code = self._engine_class(self._settings, self._inbox, self._on_progress, self._on_ready).run()
         except ModelError as error:
             self._call(self._fail, error)
         except BaseException as error:  # nothing may leave the process up without its engine
@@ -206,7 +209,7 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
             self._end(EXIT_OK)
         self._inbox.put(Shutdown(now))
         if now:  # the engine's thread may hang in its device
-            self._loop.call_later(_LAST_WORDS_S, self._end, EXIT_OK)
+            self._loop.call_later(self._engine_class.LAST_WORDS_S, self._end, EXIT_OK)
 
     def _wait_for_server(self) -> None:
         self._orphan_timer = self._loop.call_later(self._settings.orphan_timeout_s, self._orphaned)
@@ -214,6 +217,17 @@ class Worker(engine_pb2_grpc.EngineServiceServicer):
     def _orphaned(self) -> None:
         log.error("no server: worker ends", waited_s=self._settings.orphan_timeout_s)
         self._end(EXIT_ORPHANED)
+
+
+def _engine_class(settings: EngineSettings) -> "type[Engine | VllmEngine]":
+    """Of what ``--engine`` names; the other one's needs may not be installed."""
+    if settings.engine == "vllm":
+        from coldplate_engine.vllm_worker.engine import VllmEngine
+
+        return VllmEngine
+    from coldplate_engine.engine import Engine
+
+    return Engine
 
 
 def _clear_socket(listen: str) -> None:

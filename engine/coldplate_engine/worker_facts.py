@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from coldplate_engine.runner import ModelFacts
 
@@ -11,7 +12,7 @@ class WorkerFacts:
     """``levers`` are the limits the worker itself honours; ``load_phases`` are names with seconds.
 
     ``features`` are what a submission may ask for beyond plain sampling; ``engine_settings`` are further settings worth
-    knowing, by the names of their flags.
+    knowing, by the names of their flags. A group of devices is ``device`` and ``further_devices``.
     """
 
     version: str
@@ -32,3 +33,7 @@ class WorkerFacts:
     features: tuple[str, ...] = ()
     engine_settings: Mapping[str, str] = field(default_factory=dict)
     kv_cache_bytes: int = 0
+    engine: str = "coldplate"
+    further_devices: tuple[str, ...] = ()
+    resume_level: Literal["exact", "continuous"] = "exact"
+    rng: Literal["counter", "stateful"] = "counter"

@@ -1,6 +1,8 @@
-"""Names of devices: ``cpu``, ``npu:0``, ``npu:1`` …"""
+"""Names of devices: ``cpu``, ``npu:0``, ``npu:1`` …, and of groups of them: ``npu:0-3``, ``npu:0+2``."""
 
 from dataclasses import dataclass
+
+_LARGEST_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -22,3 +24,22 @@ class DeviceId:
 
     def __str__(self) -> str:
         return self.kind if self.index is None else f"{self.kind}:{self.index}"
+
+
+def parse_group(name: str) -> list[DeviceId]:
+    """Read one device, a range such as ``npu:0-3``, or several such as ``npu:0+2+5``; indices go upwards.
+
+    Raises ValueError with the name and the forms allowed.
+    """
+    kind, _, indices = name.partition(":")
+    if kind != "npu" or not ("-" in indices or "+" in indices):
+        return [DeviceId.parse(name)]
+    found: list[int] = []
+    for part in indices.split("+"):
+        first, dash, last = part.partition("-")
+        if not (first.isascii() and first.isdigit()) or (dash and not (last.isascii() and last.isdigit())):
+            raise ValueError(f"unknown devices {name[:40]!r}: expected such as 'npu:0', 'npu:0-3' or 'npu:0+2'")
+        found.extend(range(int(first), int(last) + 1) if dash else [int(first)])
+    if not found or found != sorted(set(found)) or len(found) > _LARGEST_GROUP:
+        raise ValueError(f"devices {name[:40]!r}: expected at most {_LARGEST_GROUP} indices, going upwards")
+    return [DeviceId("npu", index) for index in found]

@@ -48,7 +48,7 @@ from coldplate_server.rpc.status_view import StatusView
 from coldplate_server.rpc.token import TokenServicer
 from coldplate_server.settings import ServerSettings, WorkerSpec
 from coldplate_server.text.constraint import ConstraintChecks
-from coldplate_server.workers.fleet import Fleet, device_of_spec
+from coldplate_server.workers.fleet import Fleet, devices_of_spec
 from coldplate_server.workers.link import WorkerLink
 
 log = structlog.get_logger()
@@ -76,7 +76,7 @@ class App:
             models = settings.models()
             specs = settings.workers(models)
             self._profiles = _profiles(settings.profile)
-            devices = [device_of_spec(spec.device) for spec in specs if spec.device]
+            devices = [device for spec in specs if spec.device for device in devices_of_spec(spec.device)]
             safe = {device: self._safe_limits(device) for device in devices}
         except ValueError as error:
             raise StartRefused(str(error)) from None
@@ -85,9 +85,7 @@ class App:
         self.limits = LimitBook(clock, safe, frozenset(filter(self._governor_required, devices)))
         self.dispatcher = Dispatcher(Journal(), RequestQueue(settings.max_queued_requests), clock)
         self._socket_dir = tempfile.TemporaryDirectory(prefix="coldplate-workers-")
-        self.fleet = Fleet(
-            specs, settings.worker_command, settings.engine_arg, Path(self._socket_dir.name), self.limits, clock, self
-        )
+        self.fleet = Fleet(specs, settings.command, Path(self._socket_dir.name), self.limits, clock, self)
         self.dispatcher.fleet = self.fleet
         self.view = StatusView(self.fleet, self.limits, self.dispatcher, clock)
         self._stop = stop

@@ -11,11 +11,11 @@ from pydantic import Field, field_validator
 from coldplate.paths import control_socket
 from coldplate.settings import ProcessSettings
 
-DEFAULT_WORKER_COMMAND = (
-    f"{shlex.quote(sys.executable)} -m coldplate_engine.main"
+_WORKER_FLAGS = (
     " --model {model} --served-model-name {name} --device {device} --listen {listen} --cpu-workers {workers}"
 )
-_DEVICE_PREFIXES = ("fault:", "sim:", "attach=")
+DEFAULT_WORKER_COMMAND = f"{shlex.quote(sys.executable)} -m coldplate_engine.main" + _WORKER_FLAGS
+_DEVICE_PREFIXES = ("fault:", "sim:", "vllm:", "attach=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class WorkerSpec:
     model: ServedModel
     device: str | None = None
     address: str | None = None
+    engine: Literal["native", "vllm"] = "native"
 
 
 class ServerSettings(ProcessSettings):
@@ -45,8 +46,9 @@ class ServerSettings(ProcessSettings):
     )
     worker: list[str] = Field(
         default_factory=list,
-        description="Worker to have, as [MODEL@]DEVICE to start one, or [MODEL@]attach=ADDRESS to connect to one. "
-        "Repeatable. Default: one on the CPU for each model.",
+        description="Worker to have, as [MODEL@]DEVICE to start one, [MODEL@]vllm:DEVICE to start one with vLLM (a "
+        "group of chips as vllm:npu:0-3), or [MODEL@]attach=ADDRESS to connect to one. Repeatable. Default: one on the "
+        "CPU for each model.",
     )
     listen: str = Field("127.0.0.1:50051", description="Address of the public service.")
     control_socket: Path = Field(
@@ -70,6 +72,13 @@ class ServerSettings(ProcessSettings):
     )
     engine_arg: list[str] = Field(
         default_factory=list, description="Flag added to the worker command, as --engine-arg=--FLAG=VALUE. Repeatable."
+    )
+    vllm_python: Path = Field(
+        Path(sys.executable), description="Python of the environment that holds vLLM, for vllm: workers."
+    )
+    vllm_arg: list[str] = Field(
+        default_factory=list,
+        description="Flag added to the command of vllm: workers, as --vllm-arg=--FLAG=VALUE. Repeatable.",
     )
     max_queued_requests: int = Field(256, ge=0, description="Requests that may wait; one more is refused.")
     max_queue_wait_s: float = Field(60, gt=0, le=86_400, description="Longest wait in the queue.")
@@ -132,11 +141,23 @@ class ServerSettings(ProcessSettings):
             model = by_name[name] if at else models[0]
             if target.startswith("attach="):
                 specs.append(WorkerSpec(f"worker-{number}", model, address=target.removeprefix("attach=")))
-            elif target:
-                specs.append(WorkerSpec(f"worker-{number}", model, device=target))
-            else:
+                continue
+            engine: Literal["native", "vllm"] = "vllm" if target.startswith("vllm:") else "native"
+            device = target.removeprefix("vllm:")
+            if not device:
                 raise ValueError(f"worker {entry!r}: no device is given")
+            specs.append(WorkerSpec(f"worker-{number}", model, device=device, engine=engine))
         return specs
+
+    def command(self, spec: WorkerSpec, listen: str, workers: int) -> list[str]:
+        """The argument list that starts a worker on ``spec.device``; ``workers`` is how many are started."""
+        assert spec.device is not None
+        if spec.engine == "vllm":
+            template = f"{shlex.quote(str(self.vllm_python))} -m coldplate_engine.main --engine vllm" + _WORKER_FLAGS
+            own = self.vllm_arg
+        else:
+            template, own = self.worker_command, []
+        return [*worker_command(template, spec.model, spec.device, listen, workers), *self.engine_arg, *own]
 
 
 def check_host_port(value: str) -> str:

@@ -105,7 +105,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
         dispatcher = Dispatcher(Journal(), RequestQueue(QUEUE_LIMIT), clock)
         made = Service(engine, clock, limits, dispatcher, asyncio.Event())
         specs = [WorkerSpec("worker-0", ServedModel("m", Path("m")), address=engine.address)]
-        dispatcher.fleet = Fleet(specs, "unused", [], tmp_path, limits, clock, made)
+        dispatcher.fleet = Fleet(specs, lambda spec, listen, workers: [], tmp_path, limits, clock, made)
         dispatcher.fleet.start()
         await made.until(lambda: made.link.ready)
         yield made

@@ -1,22 +1,26 @@
 """All workers: their processes and links, and which of them takes a stream."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from coldplate.clock import Clock
-from coldplate.device_id import DeviceId
+from coldplate.device_id import DeviceId, parse_group
 from coldplate.limits import NO_LIMITS, Limits
 from coldplate_server.errors import AdmissionClosed, FeatureUnimplemented, NoWorker, RequestError, Shed
 from coldplate_server.journal import StreamRecord
 from coldplate_server.limit_book import LimitBook
 from coldplate_server.request import Priority
-from coldplate_server.settings import WorkerSpec, worker_command
+from coldplate_server.settings import WorkerSpec
 from coldplate_server.workers.link import LinkEvents, WorkerLink
 from coldplate_server.workers.process import WorkerProcess
 
+WorkerCommand = Callable[[WorkerSpec, str, int], list[str]]  # spec, address, how many are started
+
+# What a worker gets to end by itself: vLLM ends several processes, and a chip that a killed one held may be lost.
+_TERM_GRACE_S = {"native": 5.0, "vllm": 20.0}
 _LOADING_RETRY_S = 2.0
 _CLOSED_RETRY_S = 5.0
 
@@ -37,7 +41,7 @@ class Worker:
     @property
     def devices(self) -> list[str]:
         """As the worker last told; before that, as its spec says."""
-        return self.link.devices or ([device_of_spec(self.spec.device)] if self.spec.device else [])
+        return self.link.devices or (devices_of_spec(self.spec.device) if self.spec.device else [])
 
     @property
     def last_exit(self) -> str | None:
@@ -54,8 +58,7 @@ class Fleet:
     def __init__(
         self,
         specs: Sequence[WorkerSpec],
-        command_template: str,
-        engine_args: list[str],
+        command: WorkerCommand,
         socket_dir: Path,
         limits: LimitBook,
         clock: Clock,
@@ -70,9 +73,14 @@ class Fleet:
             link = WorkerLink(spec, address, clock, events)
             process = None
             if spec.device is not None:
-                command = worker_command(command_template, spec.model, spec.device, address, spawned) + engine_args
-                changed = partial(events.worker_changed, link)
-                process = WorkerProcess(spec.name, command, clock, changed, partial(getattr, link, "has_served"))
+                process = WorkerProcess(
+                    spec.name,
+                    command(spec, address, spawned),
+                    clock,
+                    partial(events.worker_changed, link),
+                    partial(getattr, link, "has_served"),
+                    _TERM_GRACE_S[spec.engine],
+                )
             self.workers.append(Worker(spec, link, process))
 
     def start(self) -> None:
@@ -208,9 +216,13 @@ class Fleet:
         return sum(worker.link.running for worker in self.workers if device in worker.link.devices)
 
 
-def device_of_spec(spec: str) -> str:
-    """The device a worker spec stands for: ``npu:0`` of ``sim:unix:/b.sock#npu:0``, ``cpu`` of ``fault:oom@5,cpu``."""
-    return spec.rpartition(",")[2].rpartition("#")[2]
+def devices_of_spec(spec: str) -> list[str]:
+    """The devices a worker spec stands for: ``npu:0`` of ``sim:unix:/b.sock#npu:0``, both of ``npu:0-1``."""
+    name = spec.rpartition(",")[2].rpartition("#")[2]
+    try:
+        return [str(device) for device in parse_group(name)]
+    except ValueError:
+        return [name]  # the worker will say what is wrong with it
 
 
 def _rank(worker: Worker) -> tuple[bool, float]:

@@ -17,7 +17,6 @@ from coldplate.stderr import write_stderr
 log = structlog.get_logger()
 
 EXIT_UNUSABLE = 2
-_TERM_GRACE_S = 5.0
 _FIRST_BACKOFF_S, _LAST_BACKOFF_S = 0.5, 30.0
 _HEALTHY_AFTER_S = 60.0
 _KEPT_LINES = 20
@@ -40,6 +39,7 @@ class WorkerProcess:
         clock: Clock,
         on_change: Callable[[], None],
         has_served: Callable[[], bool],
+        term_grace_s: float = 5.0,
     ) -> None:
         self.name = name
         self.command = command
@@ -50,6 +50,7 @@ class WorkerProcess:
         self._clock = clock
         self._on_change = on_change
         self._has_served = has_served
+        self._term_grace_s = term_grace_s
         self._process: asyncio.subprocess.Process | None = None
         self._forwarding: asyncio.Task[None] | None = None
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -148,7 +149,7 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
         try:
-            await asyncio.wait_for(process.wait(), _TERM_GRACE_S)
+            await asyncio.wait_for(process.wait(), self._term_grace_s)
         except TimeoutError:
             log.warning("worker did not end when asked", worker=self.name, pid=process.pid)
             _kill_group(process.pid, signal.SIGKILL)
