@@ -27,7 +27,7 @@ from coldplate_engine.messages import (
     StopCause,
     Submission,
 )
-from coldplate_engine.stream import why_unusable
+from coldplate_engine.submission_check import why_unusable
 from coldplate_engine.vllm_worker.board import Board, CoreLimits, CoreState
 from coldplate_engine.vllm_worker.report import LiveStream, News, stats_between, sum_states
 from coldplate_engine.vllm_worker.sampling import Unmappable, sampling_arguments, vllm_params
