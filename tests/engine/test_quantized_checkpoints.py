@@ -87,7 +87,7 @@ def test_logits_are_those_of_the_twin(tmp_path: Path, name: str) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from([2, 4, 8]), st.integers(1, 5), st.integers(1, 40))
 def test_packing_goes_both_ways(seed: int, bits: int, rows: int, columns: int) -> None:
-    from coldplate_engine.weights.schemes.packing import unpack_first, unpack_last
+    from coldplate_engine.weights.packing import unpack_first, unpack_last
 
     generator = torch.Generator().manual_seed(seed)
     codes = torch.randint(0, 1 << bits, (rows, columns), generator=generator)

@@ -97,8 +97,8 @@ def write_llama(path: Path, config: Any, state: Mapping[str, Array], kind: str =
     finish(writer)
 
 
-def write_gpt2(path: Path, config: Any, state: Mapping[str, Array]) -> None:
-    """A gpt2 file in float32 from transformers' config and tensors."""
+def write_gpt2(path: Path, config: Any, state: Mapping[str, Array], kind: str = "F32") -> None:
+    """A gpt2 file from transformers' config and tensors."""
     writer = gguf.GGUFWriter(path, "gpt2")
     writer.add_context_length(config.n_positions)
     writer.add_embedding_length(config.n_embd)
@@ -110,7 +110,7 @@ def write_gpt2(path: Path, config: Any, state: Mapping[str, Array]) -> None:
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GPT2, config.n_layer)
     for name, values in state.items():
         stored = values.T if name.split(".")[-2] in ("c_attn", "c_proj", "c_fc") and values.ndim == 2 else values
-        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(stored), "F32")
+        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(stored), kind)
     finish(writer)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from coldplate_engine.runner import ModelError
+from coldplate_engine.weights.gguf import GgufModel, find_gguf
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -26,13 +27,23 @@ class ModelConfig:
     """The keys of ``config.json``, typed. Every getter raises ``ModelError`` naming the file, the key and the value."""
 
     def __init__(self, directory: Path) -> None:
+        """``directory`` may also be a GGUF file, or hold one and no safetensors: ``gguf`` is what it holds."""
+        self.gguf: GgufModel | None = None
+        self.generation_fields: dict[str, Any] = {}
+        gguf = find_gguf(directory)
+        if gguf is not None:
+            self.gguf = GgufModel(gguf)
+            self.path = self.generation_path = gguf
+            self.fields = self.gguf.fields
+            return
         if not directory.is_dir():
             raise ModelError(f"{directory}: no such model directory")
         self.path = directory / "config.json"
         self.fields = read_json(self.path)
         generation = directory / "generation_config.json"
         self.generation_path = generation
-        self.generation_fields = read_json(generation) if generation.exists() else {}
+        if generation.exists():
+            self.generation_fields = read_json(generation)
 
     @property
     def architecture(self) -> str:

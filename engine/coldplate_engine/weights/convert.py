@@ -19,21 +19,23 @@ def converted(weight: Tensor, to: QuantizeTo, *, head: bool = False) -> Weight:
     The output ``head`` keeps int8 under int4: a wrong step there is a wrong token. So do matrices whose rows do not
     divide into int4's groups.
     """
-    if to == "int4" and not head and weight.shape[1] % INT4_GROUP == 0:
-        return to_int4(weight, INT4_GROUP)
+    if to == "int4" and weight.shape[1] % INT4_GROUP == 0:
+        return to_int8(weight, False, INT4_GROUP) if head else to_int4(weight, INT4_GROUP)
     return to_int8(weight, activations=to == "w8a8")
 
 
-def to_int8(weight: Tensor, activations: bool) -> Int8Weight:
-    """Symmetric, one scale a row: the row's largest magnitude becomes 127."""
+def to_int8(weight: Tensor, activations: bool, group_size: int | None = None) -> Int8Weight:
+    """Symmetric: the largest magnitude of each group becomes 127. By default a group is a whole row."""
     rows, width = weight.shape
-    values, scales = torch.empty(rows, width, dtype=torch.int8), torch.empty(rows, 1)
+    group = group_size or width
+    values, scales = torch.empty(rows, width, dtype=torch.int8), torch.empty(rows, width // group)
     for part in _row_parts(rows, width):
-        chunk = weight[part].float()
-        scale = chunk.abs().amax(dim=1, keepdim=True).div_(127)
-        scales[part] = scale
-        values[part] = (chunk / scale.clamp(min=torch.finfo(torch.float32).tiny)).round_().to(torch.int8)
-    return Int8Weight(values, scales, width, activations)
+        grouped = weight[part].float().view(-1, width // group, group)
+        scale = grouped.abs().amax(dim=2, keepdim=True).div_(127)
+        scales[part] = scale.squeeze(2)
+        codes = (grouped / scale.clamp(min=torch.finfo(torch.float32).tiny)).round_()
+        values[part] = codes.to(torch.int8).view(-1, width)
+    return Int8Weight(values, scales, group, activations)
 
 
 def to_int4(weight: Tensor, group_size: int) -> Int4Weight:

@@ -11,9 +11,10 @@ from torch import Tensor
 from coldplate_engine.runner import ModelError, ReportProgress
 from coldplate_engine.weights.config import ModelConfig
 from coldplate_engine.weights.convert import QuantizeTo, converted
+from coldplate_engine.weights.gguf import GgufScheme, GgufSource
 from coldplate_engine.weights.quantized import Weight
 from coldplate_engine.weights.safetensors import SafetensorsDirectory
-from coldplate_engine.weights.schemes import scheme_of
+from coldplate_engine.weights.schemes import Scheme, scheme_of
 from coldplate_engine.weights.stored import CheckedTensors
 
 
@@ -27,16 +28,22 @@ class CheckpointReader:
     def __init__(
         self, config: ModelConfig, dtype: torch.dtype, progress: ReportProgress, quantize: QuantizeTo | None = None
     ) -> None:
-        self.directory = config.path.parent
+        self.directory = config.path.parent if config.gguf is None else config.path
         self.dtype = dtype
         self.parameter_count = 0
         self._config, self._quantize = config, quantize
-        self._scheme = scheme_of(config)
+        self._scheme: Scheme | None
+        self._source: SafetensorsDirectory | GgufSource
+        if config.gguf is None:
+            self._scheme = scheme_of(config)
+            self._source = SafetensorsDirectory(self.directory, progress)
+        else:
+            self._source = GgufSource(config.gguf, progress)
+            self._scheme = GgufScheme(self._source) if self._source.in_blocks else None
         if self._scheme is not None and quantize is not None:
             raise ModelError(
                 f"--quantize {quantize} is for plain weights: {self.directory} holds {self._scheme.name} already"
             )
-        self._source = SafetensorsDirectory(self.directory, progress)
         self._tensors = CheckedTensors(self._source)
 
     def __enter__(self) -> Self:
@@ -71,7 +78,7 @@ class CheckpointReader:
         A plain tensor in ``dtype``, or fewer bits: by what the checkpoint stores, or by ``quantize``. ``transposed``:
         the checkpoint keeps ``[in, out]``.
         """
-        if self._scheme is not None and not transposed:
+        if self._scheme is not None and (self._scheme.out_in or not transposed):
             weight = self._scheme.linear(self._tensors, prefix, shape)
             if weight is not None:
                 self.parameter_count += math.prod(shape)
@@ -90,7 +97,7 @@ class CheckpointReader:
         """
         name = "lm_head.weight"
         shape = (embedding.shape[0], embedding.shape[1])
-        if self._scheme is not None and any(stored.startswith("lm_head.") for stored in self._source.tensors):
+        if self._scheme is not None and any(key.startswith("lm_head.") for key in self.names()):
             weight = self._scheme.linear(self._tensors, "lm_head", shape)
             if weight is not None:
                 self.parameter_count += math.prod(shape)
@@ -100,6 +107,9 @@ class CheckpointReader:
             if not (tied and torch.equal(head, embedding)):
                 self.parameter_count += head.numel()
         elif tied:
+            stored = self._scheme.tied_head(self._tensors, shape) if self._scheme is not None else None
+            if stored is not None:
+                return stored
             head = embedding
         else:
             raise ModelError(

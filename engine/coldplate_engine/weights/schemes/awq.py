@@ -1,16 +1,16 @@
 """AWQ as AutoAWQ stores it for its ``gemm`` kernel: 4 bits, groups along the input, whole zero points."""
 
 from coldplate_engine.weights.config import ModelConfig
+from coldplate_engine.weights.packing import pack_nibbles, unpack_last
 from coldplate_engine.weights.quantized import Int4Weight
-from coldplate_engine.weights.schemes.base import FLOAT_SCALES, SchemeSettings, group_of
-from coldplate_engine.weights.schemes.packing import pack_nibbles, unpack_last
+from coldplate_engine.weights.schemes.base import FLOAT_SCALES, PlainEmbedding, SchemeSettings, group_of
 from coldplate_engine.weights.stored import CheckedTensors
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # column of the code at bits 4 i of a word
 _WORD = 8
 
 
-class Awq:
+class Awq(PlainEmbedding):
     """``qweight`` int32 ``[in, out / 8]``, ``qzeros`` int32 ``[in / g, out / 8]``, ``scales`` ``[in / g, out]``."""
 
     name = "awq"

@@ -15,6 +15,7 @@ class Scheme(Protocol):
     """``name`` is the method's own, as ``quant_method`` spells it."""
 
     name: str
+    out_in: bool  # weights are [out, in] even where the Hugging Face layout has them transposed
 
     def linear(self, tensors: CheckedTensors, prefix: str, shape: tuple[int, int]) -> Weight | None:
         """The weight of the linear ``prefix``, shape ``(out, in)``; None when the checkpoint keeps this one plain.
@@ -22,6 +23,19 @@ class Scheme(Protocol):
         Raises ``ModelError`` naming file, tensor and what does not fit.
         """
         ...
+
+    def tied_head(self, tensors: CheckedTensors, shape: tuple[int, int]) -> Weight | None:
+        """The head of a model that uses its embedding for it; None when the embedding is plain."""
+        ...
+
+
+class PlainEmbedding:
+    """Schemes that quantise the layers of the Hugging Face layout and no embedding."""
+
+    out_in = False
+
+    def tied_head(self, tensors: CheckedTensors, shape: tuple[int, int]) -> None:
+        return None
 
 
 class SchemeSettings:

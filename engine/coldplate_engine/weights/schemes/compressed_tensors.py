@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from coldplate_engine.weights.config import ModelConfig
+from coldplate_engine.weights.packing import pack_nibbles, unpack_first, unpack_last
 from coldplate_engine.weights.quantized import Int4Weight, Int8Weight
-from coldplate_engine.weights.schemes.base import FLOAT_SCALES, WHOLE_ROW, SchemeSettings, group_of
-from coldplate_engine.weights.schemes.packing import pack_nibbles, unpack_first, unpack_last
+from coldplate_engine.weights.schemes.base import FLOAT_SCALES, WHOLE_ROW, PlainEmbedding, SchemeSettings, group_of
 from coldplate_engine.weights.stored import CheckedTensors
 
 _PACKED = "pack-quantized"
@@ -32,7 +32,7 @@ class _Group:
     activations: bool
 
 
-class CompressedTensors:
+class CompressedTensors(PlainEmbedding):
     """The layers named by a config group's targets and not ignored are quantised its way."""
 
     name = "compressed-tensors"

@@ -3,15 +3,15 @@
 import torch
 
 from coldplate_engine.weights.config import ModelConfig
+from coldplate_engine.weights.packing import pack_nibbles, unpack_first, unpack_last
 from coldplate_engine.weights.quantized import Int4Weight
-from coldplate_engine.weights.schemes.base import FLOAT_SCALES, SchemeSettings, group_of
-from coldplate_engine.weights.schemes.packing import pack_nibbles, unpack_first, unpack_last
+from coldplate_engine.weights.schemes.base import FLOAT_SCALES, PlainEmbedding, SchemeSettings, group_of
 from coldplate_engine.weights.stored import CheckedTensors
 
 _WORD = 8
 
 
-class Gptq:
+class Gptq(PlainEmbedding):
     """``qweight`` int32 ``[in / 8, out]``, ``qzeros`` ``[in / g, out / 8]``, ``scales`` ``[in / g, out]``.
 
     The first checkpoint format stores each zero point less one; ``gptq_v2`` stores it as it is.
