@@ -6,7 +6,9 @@ attended together, padded to the longest of their group; a group is kept small e
 processor's cache between the gather and the product.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
@@ -77,9 +79,9 @@ class StepPlan:
     def __init__(self, batch: StepBatch, cache: KvCache) -> None:
         self.cache = cache
         size = cache.block_size
-        decodes = sorted((s for s in batch.slices if len(s.token_ids) == 1), key=lambda s: s.start)
-        chunks = [s for s in batch.slices if len(s.token_ids) > 1]
-        ordered = decodes + chunks
+        self._decodes = sorted((s for s in batch.slices if len(s.token_ids) == 1), key=lambda s: s.start)
+        self._chunks = [s for s in batch.slices if len(s.token_ids) > 1]
+        self.slices = ordered = self._decodes + self._chunks
         last_row: dict[int, int] = {}
         token_ids: list[int] = []
         positions: list[int] = []
@@ -101,8 +103,16 @@ class StepPlan:
         self.fresh_blocks = torch.tensor(fresh, dtype=torch.int64)  # begun but not filled in this step
         wanted = [row for s in batch.slices for row in range(last_row[id(s)] + 1 - s.logit_tokens, last_row[id(s)] + 1)]
         self.logit_rows = torch.tensor(wanted, dtype=torch.int64)
-        self.groups = self._decode_groups(decodes)
-        self.chunks = self._prefill_chunks(chunks, len(decodes))
+
+    @cached_property
+    def groups(self) -> list[DecodeGroup]:
+        """Decodes that are attended together."""
+        return self._decode_groups(self._decodes)
+
+    @cached_property
+    def chunks(self) -> list[PrefillChunk]:
+        """Slices of several tokens."""
+        return self._prefill_chunks(self._chunks, len(self._decodes))
 
     def _decode_groups(self, decodes: list[StreamSlice]) -> list[DecodeGroup]:
         most_blocks = max(1, GROUP_BYTES // self.cache.block_bytes)
@@ -144,11 +154,17 @@ class StepPlan:
         return -(-(piece.start + len(piece.token_ids)) // self.cache.block_size)
 
 
+# Layer, queries, keys_values, scale and window; stores and attends like ``PagedAttention``.
+AttentionKernel = Callable[[int, Tensor, Tensor, float, int | None], Tensor]
+
+
 class PagedAttention:
     """Attention of one step, called once a layer."""
 
-    def __init__(self, plan: StepPlan) -> None:
+    def __init__(self, plan: StepPlan, kernel: AttentionKernel | None = None) -> None:
+        """``kernel`` attends in place of torch, in every layer whose scores are not capped."""
         self.plan = plan
+        self._kernel = kernel
         plan.cache.clear(plan.fresh_blocks)
 
     def __call__(
@@ -166,6 +182,8 @@ class PagedAttention:
         ``[N, heads * head_dim]``. ``heads`` is a multiple of ``kv_heads``. A token sees itself and, with a ``window``,
         the ``window - 1`` tokens before it. ``softcap`` bounds scores ``s`` to ``softcap * tanh(s / softcap)``.
         """
+        if self._kernel is not None and softcap is None:
+            return self._kernel(layer, queries, keys_values, scale, window)
         cache = self.plan.cache
         cache.write(layer, self.plan.slots, keys_values)
         out = torch.empty(queries.shape, dtype=queries.dtype)

@@ -1,5 +1,6 @@
 """A decoder with its paged cache: the ``ModelRunner`` of devices whose kernels are torch operators."""
 
+import ctypes
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,11 +8,14 @@ import torch
 from torch import Tensor
 
 from coldplate_engine.batch import StepBatch
-from coldplate_engine.models.attention import GROUP_BYTES, PagedAttention, StepPlan
+from coldplate_engine.models.attention import GROUP_BYTES, AttentionKernel, PagedAttention, StepPlan
+from coldplate_engine.kernels.step import NativeAttention, NativeStep
 from coldplate_engine.models.decoder import Decoder
+from coldplate_engine.models.fused_step import fused_step
 from coldplate_engine.models.kv_cache import KvCache
 from coldplate_engine.models.layers import Linear, MakeLinear
 from coldplate_engine.models.registry import family_of
+from coldplate_engine.models.step_arrays import StepArrays
 from coldplate_engine.runner import ModelError, ModelFacts, ReportProgress
 from coldplate_engine.step_timer import StepTimer
 from coldplate_engine.weights.config import ModelConfig
@@ -21,14 +25,25 @@ from coldplate_engine.weights.reader import CheckpointReader
 
 
 class DecoderRunner:
-    """Runs steps. ``before_step`` is called on the thread that computes, at the start of each."""
+    """Runs steps: as one call of the kernels where they can, else operator by operator.
+
+    ``before_step`` is called on the thread that computes, at the start of each. ``library`` None: torch alone.
+    """
 
     def __init__(
-        self, decoder: Decoder, facts: ModelFacts, dtype: torch.dtype, before_step: Callable[[], None]
+        self,
+        decoder: Decoder,
+        facts: ModelFacts,
+        dtype: torch.dtype,
+        before_step: Callable[[], None],
+        library: ctypes.CDLL | None = None,
     ) -> None:
         self.decoder, self.facts, self.dtype = decoder, facts, dtype
         self._before_step = before_step
+        self._library = library
         self._cache: KvCache | None = None
+        self._fused: NativeStep | None = None
+        self._attentions: dict[tuple[int, float], NativeAttention] = {}
 
     def kv_bytes_per_token(self) -> int:
         shape = self.decoder.shape
@@ -43,6 +58,8 @@ class DecoderRunner:
         longest = -(-self.facts.max_model_len // block_size)
         cache.reserve_scratch(max(longest, GROUP_BYTES // cache.block_bytes))
         self._cache = cache
+        if self._library is not None:
+            self._fused = fused_step(self._library, self.decoder, cache)
 
     def workspace_bytes(self, tokens: int, rows: int) -> int:
         """See ``ModelRunner.workspace_bytes``: hidden states, projections and a four times wider MLP in float32, logits
@@ -69,16 +86,43 @@ class DecoderRunner:
         if self._cache is None:
             raise RuntimeError("allocate_kv must come before the first step")
         self._before_step()
-        with torch.inference_mode():
-            if not batch.slices:
+        if not batch.slices:
+            return torch.empty(0, self.decoder.shape.vocabulary)
+        if self._fused is None:
+            return self._by_operators(batch, self._cache, timer)
+        with timer.part("host_prep"):
+            arrays = StepArrays(batch.slices, self._cache.block_size)
+        with timer.part("device"):
+            return self._fused(arrays)
+
+    @torch.inference_mode()
+    def _by_operators(self, batch: StepBatch, cache: KvCache, timer: StepTimer) -> Tensor:
+        with timer.part("host_prep"):
+            plan = StepPlan(batch, cache)
+        with timer.part("device"):
+            attention = PagedAttention(plan, self._attention_kernel(plan))
+            hidden = self.decoder.hidden(plan.token_ids, plan.positions, attention)
+            if not len(plan.logit_rows):
                 return torch.empty(0, self.decoder.shape.vocabulary)
-            with timer.part("host_prep"):
-                plan = StepPlan(batch, self._cache)
-            with timer.part("device"):
-                hidden = self.decoder.hidden(plan.token_ids, plan.positions, PagedAttention(plan))
-                if not len(plan.logit_rows):
-                    return torch.empty(0, self.decoder.shape.vocabulary)
-                return self.decoder.logits(hidden[plan.logit_rows]).float()
+            return self.decoder.logits(hidden[plan.logit_rows]).float()
+
+    def _attention_kernel(self, plan: StepPlan) -> AttentionKernel | None:
+        library = self._library
+        if library is None:
+            return None
+        arrays = StepArrays(plan.slices, plan.cache.block_size)
+        planned: set[tuple[int, float]] = set()
+
+        def attend(layer: int, queries: Tensor, keys_values: Tensor, scale: float, window: int | None) -> Tensor:
+            kind = (queries.shape[1], scale)
+            if kind not in self._attentions:
+                self._attentions[kind] = NativeAttention(library, plan.cache, *kind)
+            if kind not in planned:
+                self._attentions[kind].plan(arrays)
+                planned.add(kind)
+            return self._attentions[kind](layer, queries, keys_values, window)
+
+        return attend
 
 
 def load_decoder(
@@ -89,6 +133,7 @@ def load_decoder(
     progress: ReportProgress,
     before_step: Callable[[], None],
     quantize: QuantizeTo | None = None,
+    library: ctypes.CDLL | None = None,
 ) -> DecoderRunner:
     """Load a model directory. Raises ``ModelError`` naming the file, the tensor or the setting that is unusable."""
     config = ModelConfig(directory)
@@ -121,4 +166,4 @@ def load_decoder(
             weight_bytes=linear_bytes + decoder.own_bytes,
         )
     progress("weights", 1.0)
-    return DecoderRunner(decoder, facts, dtype, before_step)
+    return DecoderRunner(decoder, facts, dtype, before_step, library)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "threads.h"
 #include "vec8.h"
 
 namespace coldplate {
@@ -88,3 +89,32 @@ int64_t argmax(const float* row, int64_t count, float* best) {
 }
 
 }  // namespace coldplate
+
+namespace {
+
+struct ArgmaxCall {
+  const float* logits;
+  int rows;
+  int64_t count;
+  int64_t* ids;
+  float* best;
+};
+
+}  // namespace
+
+// The first greatest of each row of `logits` [rows, count], and its value.
+extern "C" void coldplate_argmax(const float* logits, int32_t rows, int64_t count, int64_t* ids, float* best) {
+  ArgmaxCall call{logits, rows, count, ids, best};
+  if (rows == 1) {
+    ids[0] = coldplate::argmax(logits, count, best);
+    return;
+  }
+  coldplate::run_region(
+      [](void* context, int thread, int threads) {
+        const auto& call = *static_cast<const ArgmaxCall*>(context);
+        for (int row = thread; row < call.rows; row += threads) {
+          call.ids[row] = coldplate::argmax(call.logits + row * call.count, call.count, call.best + row);
+        }
+      },
+      &call);
+}
