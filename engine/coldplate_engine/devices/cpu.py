@@ -62,7 +62,14 @@ class CpuDevice:
         self._apply_threads()
         make_linear = linear_maker(self._library)
         return load_decoder(
-            model_dir, self._dtype(dtype), max_model_len, make_linear, progress, self._apply_threads, quantize
+            model_dir,
+            self._dtype(dtype),
+            max_model_len,
+            make_linear,
+            progress,
+            self._apply_threads,
+            quantize,
+            self._library,
         )
 
     def memory(self) -> tuple[int, int]:
