@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coldplate_engine.batch import StepBatch
-from coldplate_engine.models.attention import GROUP_BYTES, AttentionKernel, PagedAttention, StepPlan
 from coldplate_engine.kernels.step import NativeAttention, NativeStep
+from coldplate_engine.models.attention import GROUP_BYTES, AttentionKernel, PagedAttention, StepPlan
 from coldplate_engine.models.decoder import Decoder
 from coldplate_engine.models.fused_step import fused_step
 from coldplate_engine.models.kv_cache import KvCache

@@ -1,4 +1,4 @@
-"""The paged KV cache: one pool of fixed blocks, allocated once. Nothing else knows how a block is laid out but csrc/attention."""
+"""The paged KV cache: one pool of fixed blocks, allocated once. Their layout is known here and in csrc/attention."""
 
 import torch
 from torch import Tensor
@@ -41,8 +41,9 @@ class KvCache:
         """Store ``keys_values [N, 2 * kv_heads, head_dim]`` at ``slots [N]`` (block * block_size + offset)."""
         blocks, offsets = slots // self.block_size, slots % self.block_size
         pool = self.pool[:, layer]
-        keys = pool[:, :, 0].unflatten(2, (self.head_dim, self.block_size))  # [blocks, kv_heads, head_dim, block_size]
-        values = pool[:, :, 1].unflatten(2, (self.block_size, self.head_dim))
+        heads = pool.shape[:2]
+        keys = pool[:, :, 0].view(*heads, self.head_dim, self.block_size)  # [blocks, kv_heads, head_dim, block_size]
+        values = pool[:, :, 1].view(*heads, self.block_size, self.head_dim)
         keys[blocks, :, :, offsets] = keys_values[:, : self.kv_heads].to(pool.dtype)
         values[blocks, :, offsets] = keys_values[:, self.kv_heads :].to(pool.dtype)
 
@@ -50,8 +51,9 @@ class KvCache:
         """Keys and values of ``blocks [streams * n]``, each ``[streams, kv_heads, n * block_size, head_dim]``."""
         taken = torch.index_select(self.pool[:, layer], 0, blocks, out=self._scratch[: len(blocks)])
         taken = taken.view(streams, -1, *taken.shape[1:])  # [streams, n, kv_heads, 2, head_dim * block_size]
-        keys = taken[:, :, :, 0].unflatten(3, (self.head_dim, self.block_size)).permute(0, 2, 1, 4, 3)
-        values = taken[:, :, :, 1].unflatten(3, (self.block_size, self.head_dim)).transpose(1, 2)
+        heads = taken.shape[:3]
+        keys = taken[:, :, :, 0].view(*heads, self.head_dim, self.block_size).permute(0, 2, 1, 4, 3)
+        values = taken[:, :, :, 1].view(*heads, self.block_size, self.head_dim).transpose(1, 2)
         return keys.flatten(2, 3), values.flatten(2, 3)
 
     def read_blocks(self, blocks: Tensor) -> Tensor:
