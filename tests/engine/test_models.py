@@ -16,7 +16,7 @@ from coldplate_engine.devices.cpu import CpuDevice
 from coldplate_engine.models import attention
 from coldplate_engine.models.decoder_runner import DecoderRunner
 from coldplate_engine.step_timer import StepTimer
-from support.random_models import GPT2, LLAMA, VARIANTS, VOCABULARY, save_model
+from support.random_models import GENERIC_VARIANTS, GPT2, LLAMA, VARIANTS, VOCABULARY, save_model
 
 BLOCK, BLOCKS = 4, 160
 
@@ -47,9 +47,19 @@ FEW = ("llama-grouped", "mistral-window", "qwen3-moe", "gpt2")  # for what does 
 few_variants = pytest.mark.parametrize("pair", FEW, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module", params=list(VARIANTS))
+ALL = VARIANTS | GENERIC_VARIANTS
+FAST = {*FEW, "llama-rope-yarn", "qwen2-window", "qwen3", "gpt-neox", "gemma2-capped-window"}
+some_fast = pytest.mark.parametrize(
+    "pair",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in ALL],
+    indirect=True,
+    scope="module",
+)
+
+
+@pytest.fixture(scope="module", params=list(ALL))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
-    kind, options = VARIANTS[request.param]
+    kind, options = ALL[request.param]
     path = tmp_path_factory.mktemp("model")
     reference = save_model(kind, options, path)
     runner = load(path)
@@ -89,6 +99,7 @@ def test_prefill_chunks_and_decodes_give_the_same_logits(pair: Pair) -> None:
         start += size
 
 
+@some_fast
 def test_greedy_in_a_mixed_batch_joined_at_different_moments(pair: Pair) -> None:
     prompts = [tokens(size, seed=size) for size in (1, 30, 7, 63, 16, 2)]
     new = 12

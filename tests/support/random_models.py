@@ -131,6 +131,68 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.2,
+}
+GPT_NEOX: dict[str, Any] = _COMMON | {"num_attention_heads": 4, "intermediate_size": 80}
+GEMMA: dict[str, Any] = _COMMON | {
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 80,
+    "pad_token_id": 0,
+}
+# Architectures that run through transformers' modules on the engine's cache.
+GENERIC_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt-neox": ("gpt_neox", GPT_NEOX),
+    "gpt-neox-serial-untied": ("gpt_neox", GPT_NEOX | {"use_parallel_residual": False, "rotary_pct": 0.5}),
+    "gemma": ("gemma", GEMMA | {"num_key_value_heads": 1}),
+    "gemma2-capped-window": (
+        "gemma2",
+        GEMMA
+        | {
+            "sliding_window": 9,
+            "attn_logit_softcapping": 3.0,
+            "final_logit_softcapping": 5.0,
+            "query_pre_attn_scalar": 24,
+        },
+    ),
+    "gemma3-window": (
+        "gemma3_text",
+        GEMMA | {"num_hidden_layers": 3, "sliding_window": 7, "sliding_window_pattern": 2},
+    ),
+    "opt": (
+        "opt",
+        _COMMON | {"num_attention_heads": 4, "ffn_dim": 80, "word_embed_proj_dim": 24, "do_layer_norm_before": False},
+    ),
+    "phi": ("phi", _COMMON | {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 80}),
+    "mixtral": (
+        "mixtral",
+        LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 11, "head_dim": 8},
+    ),
+    "deepseek-v2": (
+        "deepseek_v2",
+        LLAMA
+        | {
+            "num_key_value_heads": 6,
+            "kv_lora_rank": 16,
+            "q_lora_rank": 20,
+            "qk_nope_head_dim": 12,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 14,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "first_k_dense_replace": 1,
+        },
+    ),
+}
+
+
 def save_model(kind: str, options: dict[str, Any], path: Path, seed: int = 0) -> Any:
     """A random model of transformers, saved: biases and norms are random too, not the neutral 0 and 1.
 

@@ -28,7 +28,11 @@ class Decoder(Protocol):
     """A decoder-only model. Its weights are on one device; it keeps no state between steps."""
 
     shape: DecoderShape
-    embedding: Tensor  # [vocabulary, width]
+
+    @property
+    def embedding(self) -> Tensor:
+        """``[vocabulary, width]``."""
+        ...
 
     @property
     def own_bytes(self) -> int:

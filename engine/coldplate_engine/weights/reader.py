@@ -72,6 +72,12 @@ class CheckpointReader:
         self.parameter_count += tensor.numel()
         return tensor
 
+    def raw(self, name: str) -> Tensor:
+        """The tensor ``name`` (one of ``names``) in its own shape: floating point in ``dtype``, else as stored."""
+        tensor = self._source.read(name)
+        self.parameter_count += tensor.numel()
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
     def linear(self, prefix: str, shape: tuple[int, int], *, transposed: bool = False) -> Weight:
         """The matrix of the linear layer ``prefix`` (its name without ``.weight``), shape ``(out, in)``.
 
