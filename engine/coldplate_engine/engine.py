@@ -10,14 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
+import psutil
 import structlog
 
 from coldplate.clock import MonotonicClock
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.guided.load import load_constraints
-from coldplate_engine.kv_sizing import KvPlan, check_weights_fit, plan_kv, show
+from coldplate_engine.kv_sizing import GIB, KvPlan, MemoryNeeds, check_host_memory, check_weights_fit, plan_kv
 from coldplate_engine.loop import EngineLoop, Inbox
+from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
 from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.settings import EngineSettings
@@ -58,7 +60,7 @@ class Engine:
         settings = self._settings
         device = self._timed("device", self._open_device)
         before = device.memory()[0]
-        check_weights_fit(_checkpoint_bytes(settings), before)
+        check_weights_fit(_checkpoint_bytes(settings), before, settings.quantize)
         runner = self._timed(
             "weights",
             lambda: device.load(
@@ -67,9 +69,9 @@ class Engine:
         )
         max_model_len = self._max_model_len(runner)
         check_weights_fit(runner.facts.weight_bytes, before)
-        available = min(device.memory()[0], before - runner.facts.weight_bytes)
         constraints = ThreadPoolExecutor(1).submit(load_constraints, settings.model, runner.facts.end_of_text_ids)
-        kv = self._size_kv(runner, max_model_len, available)
+        needs = self._memory_needs(device, runner, min(before, device.memory()[0] + runner.facts.weight_bytes))
+        kv = self._size_kv(runner, max_model_len, needs)
         self._timed("kv_cache", lambda: runner.allocate_kv(kv.num_blocks, kv.block_size))
         self._timed("warm_up", lambda: self._warm_up(device, runner, kv, max_model_len))
         compiler = self._timed("constraints", constraints.result)
@@ -81,8 +83,7 @@ class Engine:
             chip=device.chip,
             dtype=runner.facts.dtype,
             threads=device.threads,
-            memory=f"weights {show(runner.facts.weight_bytes)} + KV cache {show(kv.bytes)} of {show(before)} available",
-            kv_cache_tokens=kv.tokens,
+            memory=needs.sum(kv),
             max_model_len=max_model_len,
             load_s={name: round(seconds, 2) for name, seconds in self._phases},
         )
@@ -105,16 +106,37 @@ class Engine:
             raise ModelError(f"--max-model-len {wanted} is above the {has} this model was made for")
         return wanted or has
 
-    def _size_kv(self, runner: ModelRunner, max_model_len: int, available: int) -> KvPlan:
+    def _memory_needs(self, device: Device, runner: ModelRunner, available: int) -> MemoryNeeds:
+        settings = self._settings
+        needs = MemoryNeeds(
+            available=available,
+            weights=runner.facts.weight_bytes,
+            workspace=lambda tokens: runner.workspace_bytes(tokens, settings.max_num_seqs),
+            step_tokens=settings.max_num_batched_tokens,
+            offload=int(settings.kv_offload_gib * GIB),
+            offload_on_device=device.name.startswith("cpu"),
+        )
+        if not needs.offload_on_device:
+            check_host_memory(needs.offload, psutil.virtual_memory().available)
+        return needs
+
+    def _size_kv(self, runner: ModelRunner, max_model_len: int, needs: MemoryNeeds) -> KvPlan:
         settings = self._settings
         return plan_kv(
-            available_bytes=available,
+            needs,
             bytes_per_token=runner.kv_bytes_per_token(),
             block_size=settings.block_size,
             useful_tokens=settings.max_num_seqs * max_model_len,
             tokens=settings.kv_cache_tokens,
             gib=settings.kv_cache_gib,
         )
+
+    def _offload(self, device: Device, runner: ModelRunner, kv: KvPlan) -> tuple[HostCache, HostBlocks] | None:
+        """Host memory for prefix blocks, when at least one block of it is wanted."""
+        block_bytes = kv.bytes // kv.num_blocks
+        slots = int(self._settings.kv_offload_gib * GIB) // block_bytes
+        pinned = not (device.simulated or device.name.startswith("cpu"))
+        return (HostCache(slots), HostBlocks(runner, slots, block_bytes, pinned)) if slots else None
 
     def _build_loop(
         self,
@@ -127,16 +149,27 @@ class Engine:
         from coldplate_engine.step_sampler import StepSampler
 
         settings = self._settings
+        host, host_blocks = self._offload(device, runner, kv) or (None, None)
         scheduler = Scheduler(
             BlockPool(kv.num_blocks, kv.block_size),
             settings.max_num_seqs,
             settings.max_num_batched_tokens,
             max_model_len,
+            prefix_caching=settings.enable_prefix_caching,
+            host=host,
         )
         sampler = StepSampler()
+        executor = StepExecutor(
+            device,
+            runner,
+            sampler,
+            settings.max_num_batched_tokens,
+            host_blocks=host_blocks,
+            max_rows=settings.max_num_seqs,
+        )
         return EngineLoop(
             scheduler,
-            StepExecutor(device, runner, sampler, settings.max_num_batched_tokens, max_rows=settings.max_num_seqs),
+            executor,
             device,
             runner.facts.vocabulary_size,
             self._inbox,

@@ -37,6 +37,10 @@ class EngineSettings(ProcessSettings):
     block_size: int = Field(16, ge=1, le=1024, description="Tokens in one KV cache block.")
     kv_cache_tokens: int | None = Field(None, ge=1, description="Size of the KV cache, in tokens.")
     kv_cache_gib: float | None = Field(None, gt=0, allow_inf_nan=False, description="Size of the KV cache, in GiB.")
+    enable_prefix_caching: bool = Field(True, description="Reuse the computed blocks of prompts that begin alike.")
+    kv_offload_gib: float = Field(
+        0.0, ge=0, le=65536, allow_inf_nan=False, description="Host memory for prefix blocks the cache has no room for."
+    )
     threads: int | None = Field(
         None, ge=1, le=1024, description="Compute threads; default: the processors this may use, by --cpu-workers."
     )
@@ -64,6 +68,8 @@ class EngineSettings(ProcessSettings):
             raise ValueError(
                 f"--kv-cache-tokens {self.kv_cache_tokens} is below one block (--block-size {self.block_size})"
             )
+        if self.kv_offload_gib and not self.enable_prefix_caching:
+            raise ValueError("--kv-offload-gib keeps cached prefixes: it needs --enable-prefix-caching")
         if not self.listen.startswith("unix:") or len(self.listen) <= len("unix:"):
             raise ValueError(f"--listen {self.listen!r}: expected unix:PATH")
         return self
