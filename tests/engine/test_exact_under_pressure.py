@@ -16,8 +16,9 @@ from coldplate_engine.models.decoder_runner import DecoderRunner
 from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.step_executor import StepExecutor
+from coldplate_engine.step_sampler import StepSampler
 from support import checkpoints
-from support.engine_loop import ScriptedInbox, sample_streams
+from support.engine_loop import ScriptedInbox
 
 BLOCK, BLOCKS, CONTEXT, HOST = 4, 20, 64, 24
 PROMPT = [(7 * at + 3) % 250 for at in range(40)]
@@ -39,7 +40,8 @@ def run(script: list[list[Command]], prefix_caching: bool, offload: bool) -> tup
     host = HostCache(HOST) if offload else None
     blocks = HostBlocks(runner, HOST, runner.kv_bytes_per_token() * BLOCK, pinned=False) if offload else None
     scheduler = Scheduler(BlockPool(BLOCKS, BLOCK), 6, 24, CONTEXT, prefix_caching=prefix_caching, host=host)
-    executor = StepExecutor(device, runner, sample_streams, 24, host_blocks=blocks)
+    sampler = StepSampler()
+    executor = StepExecutor(device, runner, sampler, 24, host_blocks=blocks)
     said: dict[int, list[int]] = {}
     outputs: list[StepOutput] = []
 
@@ -50,7 +52,7 @@ def run(script: list[list[Command]], prefix_caching: bool, offload: bool) -> tup
 
     first: list[Command] = [Connect(emit)]
     inbox = ScriptedInbox(clock, lambda poll: first if poll == 0 else script[poll - 1] if poll <= len(script) else [])
-    EngineLoop(scheduler, executor, device, runner.facts.vocabulary_size, inbox, clock).run()
+    EngineLoop(scheduler, executor, device, runner.facts.vocabulary_size, inbox, clock, sampler=sampler).run()
     assert scheduler.pool.used == 0
     assert scheduler.pool.is_whole()
     return (
