@@ -52,9 +52,8 @@ class SchedulerRig:
         self._compute(plan)
         ended = []
         for piece, stream in zip(plan.batch.slices, plan.streams, strict=True):
-            if piece.logit_tokens and self._accept(
-                stream, piece.token_ids[len(piece.token_ids) - piece.logit_tokens + 1 :]
-            ):
+            last = len(stream.tokens) - piece.start
+            if len(piece.token_ids) >= last and self._accept(stream, piece.token_ids[last:]):
                 ended.append(stream)
         self.scheduler.commit(plan)
         for stream in ended:
