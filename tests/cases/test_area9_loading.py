@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from support import case_models, checkpoints, tokenizers
+from support import case_models, checkpoints, quantized_files, tokenizers
 from support.case_models import page
 from support.checkpoints import Checkpoint
 from support.client import Alive, StreamCall, both, chat, request, unary
@@ -125,6 +125,26 @@ def test_l5_a_bad_gguf_is_named_with_the_reason(tmp_path: Path, damage: str) -> 
     assert "Traceback" not in done.stderr
     if damage == "unknown architecture":
         assert "mysterious" in done.stderr
+
+
+def test_l6_awq_is_served_and_an_unknown_method_refused_by_name(tmp_path: Path) -> None:
+    model, plain = quantized_files.write(tmp_path, quantized_files.awq())
+    for folder in (model, plain):
+        tokenizers.save(TokenizerSpec(), folder)
+    with Stack({"awq": model, "plain": plain}) as stack:
+        answers = [
+            unary(stack, request([65, 66, 67], model=name, max_tokens=4, ignore_end_of_text=True, token_ids=True))
+            for name in ("awq", "plain")
+        ]
+        assert all(answer.ok and len(answer.token_ids) == 4 for answer in answers)
+        assert answers[0].token_ids[0] == answers[1].token_ids[0]
+    config = json.loads((model / "config.json").read_text())
+    config["quantization_config"]["quant_method"] = "nope"
+    (model / "config.json").write_text(json.dumps(config))
+    done = run("coldplate-engine", f"--model={model}", f"--listen=unix:{tmp_path}/e.sock", timeout_s=60)
+    assert done.returncode == 2
+    assert "'nope'" in done.stderr.splitlines()[-1]
+    assert "config.json" in done.stderr.splitlines()[-1]
 
 
 def _tiny_gguf(file: Path, architecture: str) -> None:

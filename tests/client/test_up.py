@@ -105,7 +105,7 @@ def test_unusable_folders_and_files_are_named_in_one_line(model: Path, run_dir: 
     file.touch()
     for flags, folder, words in (
         ([f"--model={model}"], file, f"cannot use the folder {file}/coldplate/up-"),
-        ([f"--model={file}"], run_dir, f"`coldplate models import {file}`"),
+        ([f"--model={file}"], run_dir, f"{file}: is not a GGUF file"),
     ):
         result = subprocess.run(
             [BIN / "coldplate", "up", *flags],

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
 
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.devices.cpu import CpuDevice
-from coldplate_engine.importing.gguf_import import import_gguf
+from coldplate_engine.importing.gguf_import import import_gguf, link_gguf
 from coldplate_engine.kernels.torch_linear import PlainLinear
 from coldplate_engine.models.decoder_runner import DecoderRunner, load_decoder
 from coldplate_engine.models.layers import Linear
@@ -190,3 +190,17 @@ def test_bad_files(tmp_path: Path) -> None:
     gguf_files.add_byte_level_tokenizer(writer)
     gguf_files.finish(writer)
     refused(tmp_path / "novel.gguf", "'novel'", "llama")
+
+
+def test_a_linked_folder_serves_the_files_own_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLDPLATE_CACHE", str(tmp_path / "cache"))
+    model, file = tiny_llama(tied=True), tmp_path / "m.gguf"
+    gguf_files.write_llama(file, model.config, arrays(model, tied=True), "Q4_1")
+    folder = link_gguf(file, progress=lambda *_: None)
+    assert {path.name for path in folder.iterdir()} >= {"config.json", "tokenizer.json", "model.gguf"}
+    assert torch.equal(logits(folder), logits(file))
+    assert link_gguf(file, progress=lambda *_: None) == folder
+    gguf_files.write_llama(file, model.config, arrays(model, tied=True), "Q8_0")
+    other = link_gguf(file, progress=lambda *_: None)
+    assert other != folder
+    assert torch.equal(logits(other), logits(file))

@@ -14,10 +14,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from coldplate_engine.weights.quantized import Int4Weight, Int8Weight
+from support.tokenizers import BYTES_VOCABULARY
 
 Tensors = dict[str, Tensor]
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-WIDTH, INNER, VOCABULARY = 64, 96, 80
+WIDTH, INNER, VOCABULARY = 64, 96, BYTES_VOCABULARY
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",

@@ -24,7 +24,7 @@ from coldplate_engine.importing.gguf_file import GgufFile
 from coldplate_engine.importing.gguf_tokenizer import ImportedTokenizer, read_tokenizer
 from coldplate_engine.importing.safetensors_stream import StreamedTensor, write_safetensors
 
-__all__ = ["ImportFailed", "import_gguf", "is_complete", "read_record"]
+__all__ = ["ImportFailed", "import_gguf", "is_complete", "link_gguf", "read_record"]
 
 ReportProgress = Callable[[str, float], None]  # phase, share of the whole import done in [0, 1]
 
@@ -45,20 +45,72 @@ def import_gguf(source: Path, target: Path | None = None, *, progress: ReportPro
     """
     target = (model_cache() / source.stem if target is None else target).absolute()
     progress("reading", 0.0)
+    file, checkpoint, tokenizer = _read(source)
+    origin = {"format": _FORMAT, "source": source.name, "bytes": file.size, "sha256": _sha256(source)}
+    progress("reading", 0.1)
+    tensors = [_streamed(file, weight) for weight in checkpoint.weights]
+
+    def write_weights(partial: Path) -> None:
+        write_safetensors(partial / "model.safetensors", tensors, lambda share: progress("weights", 0.1 + 0.85 * share))
+
+    needed = sum(tensor.nbytes for tensor in tensors) + _SPARE_BYTES
+    return _make(target, origin, checkpoint, tokenizer, tensors, write_weights, needed, progress)
+
+
+def link_gguf(source: Path, *, progress: ReportProgress) -> Path:
+    """A folder in the model cache with configuration, tokenizer and a link to ``source``.
+
+    An engine serves it with the file's own bits. The folder is named for the file, its place, size and time.
+    Raises ImportFailed: one line with the file and the reason.
+    """
+    progress("reading", 0.0)
+    file, checkpoint, tokenizer = _read(source)
+    place = source.resolve()
+    identity = hashlib.sha256(f"{place}\0{file.size}\0{place.stat().st_mtime_ns}".encode()).hexdigest()
+    origin = {"format": _FORMAT, "source": source.name, "bytes": file.size, "sha256": identity}
+    target = model_cache() / f"{source.stem}-{identity[:8]}"
+    tensors = [_streamed(file, weight) for weight in checkpoint.weights]
+
+    def link(partial: Path) -> None:
+        (partial / "model.gguf").symlink_to(place)
+
+    return _make(target, origin, checkpoint, tokenizer, tensors, link, _SPARE_BYTES, progress)
+
+
+def _read(source: Path) -> tuple[GgufFile, Checkpoint, ImportedTokenizer]:
     file = GgufFile(source)
     checkpoint = read_checkpoint(file)
     tokenizer = read_tokenizer(file, checkpoint.context_length)
     count = tokenizer.tokenizer.get_vocab_size(with_added_tokens=True)
     if count > checkpoint.vocabulary_size:
         raise ImportFailed(source, f"has {count} tokens but only {checkpoint.vocabulary_size} rows of embeddings")
-    origin = {"format": _FORMAT, "source": source.name, "bytes": file.size, "sha256": _sha256(source)}
-    progress("reading", 0.1)
+    return file, checkpoint, tokenizer
+
+
+def _make(
+    target: Path,
+    origin: dict[str, Any],
+    checkpoint: Checkpoint,
+    tokenizer: ImportedTokenizer,
+    tensors: list[StreamedTensor],
+    write_weights: Callable[[Path], None],
+    needed: int,
+    progress: ReportProgress,
+) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _only_importer(target):
             if _reusable(target, origin):
                 return target
-            _write_directory(target, file, checkpoint, tokenizer, origin, progress)
+            free = shutil.disk_usage(target.parent).free
+            if free < needed:
+                raise ImportFailed(
+                    target,
+                    f"the import needs {needed >> 20} MiB, the disk has {free >> 20} MiB free: choose another folder",
+                )
+            _write_directory(
+                target, _config(checkpoint, tokenizer, tensors), tokenizer, origin, write_weights, progress
+            )
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ImportFailed(target, "the disk is full: free some space or choose another folder") from error
@@ -116,28 +168,21 @@ def _partial_prefix(target: Path) -> str:
 
 def _write_directory(
     target: Path,
-    file: GgufFile,
-    checkpoint: Checkpoint,
+    config: dict[str, Any],
     tokenizer: ImportedTokenizer,
     origin: dict[str, Any],
+    write_weights: Callable[[Path], None],
     progress: ReportProgress,
 ) -> None:
-    tensors = [_streamed(file, weight) for weight in checkpoint.weights]
-    needed = sum(tensor.nbytes for tensor in tensors) + _SPARE_BYTES
-    free = shutil.disk_usage(target.parent).free
-    if free < needed:
-        raise ImportFailed(
-            target, f"the import needs {needed >> 20} MiB, the disk has {free >> 20} MiB free: choose another folder"
-        )
     partial = Path(tempfile.mkdtemp(prefix=_partial_prefix(target), dir=target.parent))
     try:
         partial.chmod(0o755)
         progress("tokenizer", 0.1)
         tokenizer.tokenizer.save(str(partial / "tokenizer.json"))
         _write_json(partial / "tokenizer_config.json", tokenizer.config)
-        _write_json(partial / "config.json", _config(checkpoint, tokenizer, tensors))
+        _write_json(partial / "config.json", config)
         _write_json(partial / "generation_config.json", _generation_config(tokenizer))
-        write_safetensors(partial / "model.safetensors", tensors, lambda share: progress("weights", 0.1 + 0.85 * share))
+        write_weights(partial)
         progress("finishing", 0.95)
         sizes = {path.name: path.stat().st_size for path in sorted(partial.iterdir())}
         _write_json(partial / RECORD, {**origin, "files": sizes})

@@ -71,6 +71,14 @@ def demo_model() -> None:
     out.print(str(demo_model_folder()), markup=False)
 
 
+def gguf_folder(file: Path) -> Path:
+    """A folder that serves a GGUF file with its own bits. Raises CliFailure."""
+    with _importing() as report:
+        from coldplate_engine.importing.gguf_import import link_gguf
+
+        return link_gguf(file, progress=report)
+
+
 def demo_model_folder() -> Path:
     """The demo model's folder, with a progress bar where it has to be made. Raises CliFailure."""
     with _importing() as report:

@@ -14,7 +14,7 @@ from coldplate.paths import control_socket, runtime_dir
 from coldplate.transport import DEFAULT_ADDRESS
 from coldplate_client.cli.board import default_board_address
 from coldplate_client.cli.console import EXIT_FAILED, EXIT_USAGE, CliFailure, out
-from coldplate_client.cli.models import demo_model_folder, needs_extra
+from coldplate_client.cli.models import demo_model_folder, gguf_folder, needs_extra
 from coldplate_client.up import Stack, StackFailed, StackPlan
 
 
@@ -71,16 +71,13 @@ def require_parts() -> None:
 
 
 def model_folder(model: str) -> tuple[str, Path]:
-    """Name (may be empty) and folder; ``demo`` is made first where needed."""
+    """Name (may be empty) and folder; ``demo`` and the folder of a GGUF file are made first where needed."""
     if model == "demo":
         return "", demo_model_folder()
     name, _, folder = model.rpartition("=")
     path = Path(folder).expanduser()
     if path.is_file():
-        raise CliFailure(
-            f"--model {model!r} is a file: `coldplate models import {folder}` makes a model folder of a GGUF file",
-            EXIT_USAGE,
-        )
+        return name or path.stem, gguf_folder(path)
     if not path.is_dir():
         raise CliFailure(f"--model {model!r}: there is no folder {folder!r}", EXIT_USAGE)
     return name, path.absolute()
