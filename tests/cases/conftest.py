@@ -20,6 +20,7 @@ def service() -> Iterator[Stack]:
         "strict": case_models.strict(),
         "starting": case_models.starting(),
         "spaced": case_models.spaced(),
+        "thinker": case_models.thinker(),
     }
     with Stack(models, engine_args=["kv-cache-tokens=8192"]) as stack:
         yield stack

@@ -1,6 +1,7 @@
 """Whatever a request holds, its answer is OK or a typed status, soon, and nobody else notices."""
 
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -61,20 +62,55 @@ def neighbour(stack: Stack) -> Iterator[None]:
     assert call.result().text == alphabet_answer(len(PROMPT), 200)
 
 
+def choices(texts: list[str]) -> generation_pb2.Choices:
+    return generation_pb2.Choices(texts=texts)
+
+
+def asked(message: generation_pb2.GenerateRequest) -> generation_pb2.GenerateRequest:
+    """A constraint and little else, so that it is taken up."""
+    constraint = message.WhichOneof("constraint") or "regex"
+    plain = generation_pb2.GenerateRequest(model="chatty", text="hello")
+    plain.stopping.max_tokens = 8
+    value = getattr(message, constraint)
+    if isinstance(value, str):
+        setattr(plain, constraint, value)
+    else:
+        getattr(plain, constraint).CopyFrom(value)
+    return plain
+
+
 WHOLE = messages(generation_pb2.GenerateRequest, model=st.just("chatty"))
 # More of these are taken up.
 KNOBS = messages(
     generation_pb2.GenerateRequest,
     model=st.just("chatty"),
     text=st.just("hello"),
-    sampling=messages(generation_pb2.Sampling, n=st.just(1)),
+    sampling=messages(generation_pb2.Sampling, n=st.sampled_from((1, 1, 3))),
     stopping=messages(generation_pb2.Stopping, max_tokens=st.sampled_from((1, 3, 2**31 - 1))),
+)
+
+SCHEMAS = st.recursive(
+    st.sampled_from(({}, True, False, {"type": "integer"}, {"enum": ["a", 1]}, {"minLength": 2, "maxLength": 5})),
+    lambda inner: st.one_of(
+        st.fixed_dictionaries({"type": st.just("array"), "items": inner, "minItems": st.sampled_from((0, 3, 10**9))}),
+        st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(st.text(max_size=3), inner)}),
+        st.fixed_dictionaries({"anyOf": st.lists(inner, max_size=3)}),
+        st.fixed_dictionaries({"allOf": st.lists(inner, max_size=3)}),
+    ),
+    max_leaves=6,
+)
+PATTERNS = ("[a-c]+", "(a|b){2,4}", "\\d{3}", ".*", "x?", "[", "a**", "(?=a)", "\\p{L}{1,500}", "[^\\s\\S]")
+CONSTRAINED = st.one_of(
+    messages(generation_pb2.GenerateRequest, json_schema=SCHEMAS.map(json.dumps)),
+    messages(generation_pb2.GenerateRequest, regex=st.one_of(st.sampled_from(PATTERNS), st.text(max_size=20))),
+    messages(generation_pb2.GenerateRequest, choices=st.lists(st.text(max_size=5), max_size=4).map(choices)),
+    messages(generation_pb2.GenerateRequest, grammar=st.sampled_from(('start: "a" | "b"', "start: /[a-z]+/", "x: y"))),
 )
 
 
 @pytest.mark.usefixtures("alive", "neighbour")
 @ANYTHING
-@given(st.one_of(WHOLE, KNOBS), st.booleans())
+@given(st.one_of(WHOLE, KNOBS, CONSTRAINED.map(asked)), st.booleans())
 def test_any_generation(stack: Stack, message: generation_pb2.GenerateRequest, streamed: bool) -> None:
     message.scheduling.queue_timeout.seconds = max(-5, min(5, message.scheduling.queue_timeout.seconds))
     outcome = stream(stack, message, 10) if streamed else unary(stack, message, 10)

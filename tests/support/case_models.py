@@ -4,7 +4,18 @@ from functools import cache
 
 from support import checkpoints, tokenizers
 from support.checkpoints import Checkpoint, Script, ids
-from support.tokenizers import END_B_ID, END_OF_TEXT_ID, IM_END_ID, TokenizerSpec
+from support.tokenizers import (
+    BYTES_VOCABULARY,
+    END_B_ID,
+    END_OF_TEXT_ID,
+    END_THINK,
+    END_THINK_ID,
+    IM_END_ID,
+    THINK,
+    THINK_ID,
+    THINKING,
+    TokenizerSpec,
+)
 
 BYTE_80 = ids(b"\x80")
 ALPHABET = ids("abcdefghijklmnopqrstuvwxyz")
@@ -78,6 +89,26 @@ def spaced() -> Checkpoint:
         eos=(end,),
         config_eos=end,
         vocabulary=tokenizer.get_vocab_size(),
+    )
+
+
+@cache
+def thinker() -> Checkpoint:
+    """Thinks before it answers, where its script says so; its template has Qwen3's switch."""
+    return checkpoints.script_book(
+        {
+            "alive": ids("fine"),
+            "thinks": ids(THINK_ID, "\nhm, h\u00fcm \n", END_THINK_ID, "\n\nThe answer.", END_OF_TEXT_ID),
+            "opened": ids(" aha\n", END_THINK_ID, "\n\nYes.", END_OF_TEXT_ID),
+            "never ends": ids(THINK_ID, "and so on and so on and so on and so on "),
+            "mark later": ids("a", THINK_ID, "b", END_THINK_ID, "c", END_OF_TEXT_ID),
+            "answers": ids("At once.", END_OF_TEXT_ID),
+        },
+        context=512,
+        first_prompt=60,
+        prompt_tokens={"alive": 5},
+        tokenizer=TokenizerSpec(chat_template=THINKING, extra=(THINK, END_THINK)),
+        vocabulary=BYTES_VOCABULARY + 2,
     )
 
 

@@ -71,7 +71,8 @@ class Outcome:
     deltas: list[generation_pb2.Delta] = field(default_factory=list)
     delta_times: list[float] = field(default_factory=list)
     migrations: list[generation_pb2.Migrated] = field(default_factory=list)
-    finished: generation_pb2.ChoiceFinished | None = None
+    prompt_logprobs: list[generation_pb2.TokenLogprob] = field(default_factory=list)
+    finishes: list[generation_pb2.ChoiceFinished] = field(default_factory=list)
     completed: generation_pb2.Completed | None = None
     start_time: float = 0.0
     end_time: float = 0.0
@@ -85,10 +86,44 @@ class Outcome:
         return self.end_time - self.start_time
 
     @property
+    def finished(self) -> generation_pb2.ChoiceFinished | None:
+        """The end of the only choice of a stream, or of the one that ended last."""
+        return self.finishes[-1] if self.finishes else None
+
+    @property
     def text(self) -> str:
         if self.response is not None:
             return self.response.choices[0].text
         return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def reasoning(self) -> str:
+        if self.response is not None:
+            return self.response.choices[0].reasoning_text
+        return "".join(delta.reasoning_text for delta in self.deltas)
+
+    @property
+    def logprobs(self) -> list[generation_pb2.TokenLogprob]:
+        if self.response is not None:
+            return list(self.response.choices[0].logprobs)
+        return [item for delta in self.deltas for item in delta.logprobs]
+
+    @property
+    def choices(self) -> list[generation_pb2.Choice]:
+        """All of them, put together from the deltas where they came as a stream."""
+        if self.response is not None:
+            return list(self.response.choices)
+        made: dict[int, generation_pb2.Choice] = {}
+        for delta in self.deltas:
+            choice = made.setdefault(delta.choice_index, generation_pb2.Choice(index=delta.choice_index))
+            choice.text += delta.text
+            choice.reasoning_text += delta.reasoning_text
+            choice.token_ids.extend(delta.token_ids)
+            choice.logprobs.extend(delta.logprobs)
+        for end in self.finishes:
+            choice = made.setdefault(end.choice_index, generation_pb2.Choice(index=end.choice_index))
+            choice.finish_reason = end.reason
+        return [made[index] for index in sorted(made)]
 
     @property
     def token_ids(self) -> list[int]:
@@ -207,7 +242,9 @@ class StreamCall:
         elif kind == "started":
             self.outcome.started = event.started
         elif kind == "choice_finished":
-            self.outcome.finished = event.choice_finished
+            self.outcome.finishes.append(event.choice_finished)
+        elif kind == "prompt_logprobs":
+            self.outcome.prompt_logprobs.extend(event.prompt_logprobs.logprobs)
         elif kind == "completed":
             self.outcome.completed = event.completed
 
@@ -223,6 +260,8 @@ def both(stack: Stack, message: generation_pb2.GenerateRequest) -> Outcome:
     assert joined.ok, f"{joined.code.name}: {joined.message}"
     assert whole.ok, f"{whole.code.name}: {whole.message}"
     assert joined.text == whole.text
+    assert joined.reasoning == whole.reasoning
+    assert joined.logprobs == whole.logprobs
     assert joined.finish == whole.finish
     assert joined.completed is not None
     expected_index = 0

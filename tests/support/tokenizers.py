@@ -31,6 +31,13 @@ ALTERNATING = (
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
+# Thinking as Qwen3 has it: switched off, the turn opens with thinking that is over.
+THINK, END_THINK = "<think>", "</think>"
+THINK_ID, END_THINK_ID = BYTES_VOCABULARY, BYTES_VOCABULARY + 1  # as the extra tokens of a BYTES tokenizer
+THINKING = (
+    CHATML + "{% if add_generation_prompt and enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+)
 # Begins with the start token that the tokenizer adds, too.
 START_TOKEN_FIRST = "{{ bos_token }}" + CHATML
 
