@@ -3,12 +3,16 @@
 import resource
 import threading
 from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 
+import psutil
 import pytest
 
 from support import case_models
 from support.case_models import alphabet_answer, page
-from support.client import Alive, Outcome, StreamCall, request, unary
+from support.client import Alive, Outcome, StreamCall, gauges, request, unary
+from support.metrics import total
 from support.processes import Stack
 from support.tokenizers import POISON_ID
 
@@ -35,6 +39,8 @@ def small_alive(small_start: Alive) -> Iterator[None]:
 def test_m1_a_request_that_can_never_fit_blocks_nobody(small_cache: Stack) -> None:
     never = unary(small_cache, request("x" * 100, max_tokens=4))
     assert never.code.name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
+    assert "104" in never.message
+    assert "64" in never.message
     assert never.elapsed_s < 1
     for _ in range(5):
         assert unary(small_cache, request("hello", max_tokens=4)).text == alphabet_answer(5, 4)
@@ -48,10 +54,48 @@ def test_m2_two_that_fit_alone_both_finish(small_cache: Stack) -> None:
 
 
 @pytest.mark.usefixtures("small_alive")
-def test_m4_eight_that_fit_alone_all_finish(small_cache: Stack) -> None:
+def test_m4_eight_that_fit_alone_all_finish_with_few_preemptions(small_cache: Stack) -> None:
+    before = total(small_cache, "coldplate_num_preemptions_total")
     calls = [StreamCall(small_cache, request("x" * 16, max_tokens=47)).start_reading() for _ in range(8)]
-    for call in calls:
-        assert call.result(20).text == alphabet_answer(16, 47)
+    outcomes = [call.result(40) for call in calls]
+    assert all(outcome.text == alphabet_answer(16, 47) for outcome in outcomes)
+    times = sorted(time for outcome in outcomes for time in (outcome.start_time, *outcome.delta_times))
+    assert max(later - earlier for earlier, later in pairwise(times)) < 5, "some token in every 5 s"
+    assert total(small_cache, "coldplate_num_preemptions_total") - before <= 64
+
+
+def test_a_streams_text_is_the_same_through_preemptions_and_host_memory() -> None:
+    """Prompts of three blocks that begin alike, in a cache of eight blocks with room for more in host memory."""
+    flags = ["kv-cache-tokens=128", "kv-offload-gib=0.01", "max-num-seqs=8"]
+    with Stack({"alphabet": case_models.alphabet()}, engine_args=flags) as stack:
+        prompts = ["x" * 40 + letter * 8 for letter in "abcdef"]
+        for _ in range(2):
+            calls = [StreamCall(stack, request(prompt, max_tokens=60)).start_reading() for prompt in prompts]
+            assert all(call.result(40).text == alphabet_answer(48, 60) for call in calls)
+        assert total(stack, "coldplate_num_preemptions_total") > 0
+        assert total(stack, "coldplate_prefix_cache_hits_total") > 0
+        again = unary(stack, request("x" * 40 + "a" * 8, max_tokens=4))
+        assert 32 <= again.usage.cached_tokens <= 47
+        assert gauges(stack).kv_tokens_used == 0
+
+
+def test_m9_what_a_failed_step_had_allocated_is_given_back() -> None:
+    """Five times 200 MB are allocated in a step that then runs out of memory; each step is made good."""
+    plan = "+".join(f"alloc-oom=200MB@{step}" for step in (7, 12, 17, 22, 27))
+    with Stack(
+        {"alphabet": case_models.alphabet()},
+        workers=[f"alphabet@fault:{plan},cpu"],
+        engine_args=["kv-cache-tokens=1024", "test-faults"],
+    ) as stack:
+        assert unary(stack, request("hello", max_tokens=4)).text == alphabet_answer(5, 4)
+        worker = next(psutil.Process(pid) for pid in stack.worker_pids() if pid != stack.pid)
+        before = worker.memory_info().rss
+        for _ in range(8):
+            assert unary(stack, request("hello", max_tokens=4)).text == alphabet_answer(5, 4)
+            assert worker.memory_info().rss - before < 20e6
+        status = Path(f"/proc/{worker.pid}/status").read_text()
+        peak_kb = int(status.partition("VmHWM:")[2].split()[0])
+        assert peak_kb * 1024 - before > 180e6, "it had been allocated"
 
 
 def test_m7_one_bad_request_fails_alone(service: Stack, alive: Alive) -> None:
