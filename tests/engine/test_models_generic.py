@@ -57,7 +57,6 @@ def save_config(path: Path, architecture: str, kind: str, options: dict[str, Any
         ),
         ("Qwen3NextForCausalLM", "qwen3_next", {}, "recurrent state"),
         ("BloomForCausalLM", "bloom", {}, "attention interface"),
-        ("Gemma3ForConditionalGeneration", "gemma3", {}, "more than text"),
     ],
 )
 def test_an_architecture_that_cannot_run(

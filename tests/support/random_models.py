@@ -165,6 +165,24 @@ GENERIC_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma3_text",
         GEMMA | {"num_hidden_layers": 3, "sliding_window": 7, "sliding_window_pattern": 2},
     ),
+    "gemma3-vision": (
+        "gemma3",
+        {
+            "text_config": GEMMA | {"sliding_window": 7, "sliding_window_pattern": 2},
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 28,
+                "patch_size": 14,
+            },
+            "mm_tokens_per_image": 4,
+            "image_token_index": 96,
+            "boi_token_index": 95,
+            "eoi_token_index": 94,
+        },
+    ),
     "opt": (
         "opt",
         _COMMON | {"num_attention_heads": 4, "ffn_dim": 80, "word_embed_proj_dim": 24, "do_layer_norm_before": False},

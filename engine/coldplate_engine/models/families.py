@@ -30,6 +30,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "parallel_attn": (None, False),
     "residual_multiplier": (None, 1, 1.0),
     "use_bidirectional_attention": (None, False),
+    "use_mrope": (None, False),
     "use_parallel_residual": (None, False),
 }
 

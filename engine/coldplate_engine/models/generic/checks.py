@@ -19,8 +19,6 @@ def check_architecture(config: Any, model_class: Any) -> None:
     """Raises ``Unsupported``. ``config`` and ``model_class`` are transformers'."""
     if config.is_encoder_decoder:
         raise Unsupported("is an encoder-decoder")
-    if config.get_text_config() is not config:
-        raise Unsupported("takes more than text")
     if model_class._is_stateful:
         raise Unsupported("keeps a recurrent state, which the paged cache cannot hold")
     kinds = set(getattr(config, "layer_types", None) or ()) | set(getattr(config, "layers_block_type", None) or ())

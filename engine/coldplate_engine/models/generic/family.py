@@ -8,6 +8,7 @@ import torch
 import transformers
 from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from coldplate_engine.models.decoder import DecoderShape
 from coldplate_engine.models.generic.checks import check_answers, check_architecture, check_positions
@@ -22,13 +23,13 @@ _PROBE_TOKENS = 15
 
 
 class GenericFamily:
-    """See ``DecoderFamily``."""
+    """See ``DecoderFamily``. Of a model that takes more than text, the language model alone."""
 
     def describe(self, config: ModelConfig) -> DecoderShape:
         """Layers and heads as the config says; ``GenericDecoder`` knows them from the model itself."""
-        theirs = self._config(config)
+        theirs, model_class = _text_model(config)
         with _named(config):
-            check_architecture(theirs, getattr(transformers, config.architecture))
+            check_architecture(theirs, model_class)
         positions = getattr(theirs, "max_position_embeddings", None)
         if not isinstance(positions, int):
             raise config.error("max_position_embeddings", "must be there to bound a stream", positions)
@@ -49,10 +50,10 @@ class GenericFamily:
                 f"{config.path}: {config.architecture} runs through transformers' modules, which take plain weights "
                 f"only, not {weights.quantization}"
             )
-        theirs = self._config(config)
+        theirs, model_class = _text_model(config)
         with _named(config):
             check_positions(theirs, max_positions)
-            model = _load(config, theirs, weights)
+            model = _load(theirs, model_class, weights)
             prompts = _prompts(theirs.vocab_size)
             reference = _reference(model, prompts)
             head = model.get_output_embeddings()
@@ -62,14 +63,23 @@ class GenericFamily:
             check_answers(decoder, reference, prompts, weights.dtype)
         return decoder
 
-    def _config(self, config: ModelConfig) -> Any:
-        kind = config.fields.get("model_type")
-        if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
-            raise config.error("model_type", "is not known", kind)
-        try:
-            return CONFIG_MAPPING[kind].from_dict(config.fields)
-        except Exception as error:  # whatever a config class raises about its own values
-            raise ModelError(f"{config.path}: {_one_line(error)}") from None
+
+def _text_model(config: ModelConfig) -> tuple[Any, Any]:
+    """transformers' config and class of the language model."""
+    kind = config.fields.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        raise config.error("model_type", "is not known", kind)
+    try:
+        whole = CONFIG_MAPPING[kind].from_dict(config.fields)
+    except Exception as error:  # whatever a config class raises about its own values
+        raise ModelError(f"{config.path}: {_one_line(error)}") from None
+    text = whole.get_text_config()
+    if text is whole:
+        return whole, getattr(transformers, config.architecture)
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ModelError(f"{config.path}: {config.architecture} has no language model that can be run alone")
+    text.tie_word_embeddings = whole.tie_word_embeddings
+    return text, MODEL_FOR_CAUSAL_LM_MAPPING[type(text)]
 
 
 @contextmanager
@@ -82,31 +92,42 @@ def _named(config: ModelConfig) -> Iterator[None]:
         raise ModelError(f"{config.path}: {config.architecture} does not run here: {_one_line(error)}") from None
 
 
-def _load(config: ModelConfig, theirs: Any, weights: CheckpointReader) -> Any:
+def _load(theirs: Any, model_class: Any, weights: CheckpointReader) -> Any:
     """The model with our tensors in it: made without memory, so that every weight exists once."""
     register()
     theirs_log: Any = transformers.utils.logging
     theirs_log.set_verbosity_error()  # what it would say is in the loading report, which is looked at below
     theirs_log.disable_progress_bar()
-    tensors = {name: weights.raw(name) for name in weights.names()}
     try:
-        model, info = getattr(transformers, config.architecture).from_pretrained(
+        model, info = model_class.from_pretrained(
             None,
             config=theirs,
-            state_dict=tensors,
+            state_dict={ours: weights.raw(name) for name, ours in _text_names(weights).items()},
             dtype=weights.dtype,
             attn_implementation=NAME,
             output_loading_info=True,
         )
+    except ModelError:
+        raise
     except Exception as error:  # transformers reports shapes and conversions by many classes
-        raise ModelError(f"{weights.directory}: {config.architecture} cannot be loaded: {_one_line(error)}") from None
+        reason = f"{model_class.__name__} cannot be loaded: {_one_line(error)}"
+        raise ModelError(f"{weights.directory}: {reason}") from None
     if info["missing_keys"]:
         raise ModelError(f"{weights.directory}: tensor {min(info['missing_keys'])} is missing")
     foreign = [name for name in info["unexpected_keys"] if name.endswith("weight")]
     if foreign:
-        raise ModelError(f"{weights.directory}: tensor {min(foreign)} has no place in {config.architecture}")
+        raise ModelError(f"{weights.directory}: tensor {min(foreign)} has no place in {model_class.__name__}")
     weights.parameter_count = model.num_parameters()
     return model
+
+
+def _text_names(weights: CheckpointReader) -> dict[str, str]:
+    """Stored names and what the language model alone calls them: beside other towers it is ``language_model``."""
+    names = list(weights.names())
+    part = "language_model."
+    if not any(part in name for name in names):
+        return {name: name for name in names}
+    return {name: name.replace(part, "", 1) for name in names if part in name or name.startswith("lm_head.")}
 
 
 def _prompts(vocabulary: int) -> list[list[int]]:
