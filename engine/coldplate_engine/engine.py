@@ -23,6 +23,7 @@ from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
 from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.settings import EngineSettings
+from coldplate_engine.speculation import Speculator
 from coldplate_engine.step_executor import StepExecutor
 from coldplate_engine.step_timer import StepTimer
 from coldplate_engine.worker_facts import WorkerFacts
@@ -36,6 +37,7 @@ T = TypeVar("T")
 LEVERS = ("duty", "max_batch", "max_prefill_tokens", "max_reasoning_tokens", "cpu_share")
 FEATURES = ("penalties", "logit_bias", "min_tokens", "logprobs", "prompt_logprobs", "thinking")
 _WARM_UP_TOKENS = 32
+_LOGITS_BYTES = 64 << 20
 
 
 class Engine:
@@ -111,7 +113,7 @@ class Engine:
         needs = MemoryNeeds(
             available=available,
             weights=runner.facts.weight_bytes,
-            workspace=lambda tokens: runner.workspace_bytes(tokens, settings.max_num_seqs),
+            workspace=lambda tokens: runner.workspace_bytes(tokens, self._most_rows(runner)),
             step_tokens=settings.max_num_batched_tokens,
             offload=int(settings.kv_offload_gib * GIB),
             offload_on_device=device.name.startswith("cpu"),
@@ -119,6 +121,11 @@ class Engine:
         if not needs.offload_on_device:
             check_host_memory(needs.offload, psutil.virtual_memory().available)
         return needs
+
+    def _most_rows(self, runner: ModelRunner) -> int:
+        """Rows of logits in one call: what a step of answers needs, or more where a prompt's fit in little memory."""
+        answers = self._settings.max_num_seqs * (1 + self._settings.num_speculative_tokens)
+        return max(answers, _LOGITS_BYTES // (4 * runner.facts.vocabulary_size))
 
     def _size_kv(self, runner: ModelRunner, max_model_len: int, needs: MemoryNeeds) -> KvPlan:
         settings = self._settings
@@ -165,7 +172,7 @@ class Engine:
             sampler,
             settings.max_num_batched_tokens,
             host_blocks=host_blocks,
-            max_rows=settings.max_num_seqs,
+            max_rows=self._most_rows(runner),
         )
         return EngineLoop(
             scheduler,
@@ -177,6 +184,7 @@ class Engine:
             sampler=sampler,
             end_of_text=runner.facts.end_of_text_ids,
             constraints=constraints,
+            speculator=_speculator(settings),
         )
 
     def _warm_up(self, device: Device, runner: ModelRunner, kv: KvPlan, max_model_len: int) -> None:
@@ -211,6 +219,7 @@ class Engine:
             load_phases=tuple(self._phases),
             pid=os.getpid(),
             features=(*FEATURES, "guided") if guided else FEATURES,
+            engine_settings=_further_settings(settings),
             kv_cache_bytes=kv.bytes,
         )
 
@@ -220,6 +229,24 @@ class Engine:
             return work()
         finally:
             self._phases.append((phase, time.perf_counter() - start))
+
+
+def _speculator(settings: EngineSettings) -> Speculator | None:
+    if not settings.num_speculative_tokens:
+        return None
+    return Speculator(settings.num_speculative_tokens, settings.prompt_lookup_min, settings.prompt_lookup_max)
+
+
+def _further_settings(settings: EngineSettings) -> dict[str, str]:
+    """Settings worth knowing that the hello message has no field for, by the names of their flags."""
+    names = ["enable_prefix_caching", "num_speculative_tokens"]
+    if settings.quantize is not None:
+        names.append("quantize")
+    if settings.kv_offload_gib:
+        names.append("kv_offload_gib")
+    if settings.num_speculative_tokens:
+        names += ["prompt_lookup_min", "prompt_lookup_max"]
+    return {name: str(getattr(settings, name)) for name in names}
 
 
 def _checkpoint_bytes(settings: EngineSettings) -> int:

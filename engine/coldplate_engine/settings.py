@@ -41,6 +41,14 @@ class EngineSettings(ProcessSettings):
     kv_offload_gib: float = Field(
         0.0, ge=0, le=65536, allow_inf_nan=False, description="Host memory for prefix blocks the cache has no room for."
     )
+    num_speculative_tokens: int = Field(
+        0,
+        ge=0,
+        le=16,
+        description="Tokens guessed ahead from what a stream has said before, where that pays; 0: none.",
+    )
+    prompt_lookup_max: int = Field(4, ge=1, le=16, description="Longest match a guess is made from, in tokens.")
+    prompt_lookup_min: int = Field(2, ge=1, le=16, description="Shortest match a guess is made from, in tokens.")
     threads: int | None = Field(
         None, ge=1, le=1024, description="Compute threads; default: the processors this may use, by --cpu-workers."
     )
@@ -61,6 +69,10 @@ class EngineSettings(ProcessSettings):
             raise ValueError(
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is below --max-num-seqs {self.max_num_seqs}: "
                 "every running stream needs room for one token a step"
+            )
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError(
+                f"--prompt-lookup-min {self.prompt_lookup_min} is above --prompt-lookup-max {self.prompt_lookup_max}"
             )
         if self.kv_cache_tokens is not None and self.kv_cache_gib is not None:
             raise ValueError("--kv-cache-tokens and --kv-cache-gib are two ways to say one thing: give one")

@@ -30,7 +30,6 @@ SampleStreams = Callable[
 ]
 
 _OOM_ATTEMPTS = 3
-_LOGITS_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -71,7 +70,7 @@ class StepResult:
 class StepExecutor:
     """``execute`` then sample, with the device's errors handled.
 
-    One call asks for at most ``max_rows`` rows of logits, or what 64 MiB hold if that is more.
+    One call asks for at most ``max_tokens`` tokens and ``max_rows`` rows of logits.
 
     Out of memory: the part that failed is cut in half and run again under a cap on tokens per call that grows back; a
     single token that fails three times ends its stream, and the next ones get one try each until one succeeds. Any
@@ -86,13 +85,13 @@ class StepExecutor:
         sample: SampleStreams,
         max_tokens: int,
         host_blocks: HostBlocks | None = None,
-        max_rows: int = 1,
+        max_rows: int | None = None,
     ) -> None:
         self._device = device
         self._host_blocks = host_blocks
         self._runner = runner
         self._sample = sample
-        self._max_rows = max(max_rows, _LOGITS_BYTES // (4 * runner.facts.vocabulary_size))
+        self._max_rows = max_tokens if max_rows is None else max_rows
         self.cap = MemoryCap(max_tokens)
         self._collected = False
 

@@ -7,13 +7,13 @@ from coldplate.clock import ManualClock
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.intake import BuildsGuides
 from coldplate_engine.loop import EngineLoop
-from coldplate_engine.messages import Command, Connect, Finished, Shutdown, StepOutput, Submission
+from coldplate_engine.messages import Command, Connect, Finished, Shutdown, StepOutput, Submission, TokenLogprob
 from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.scheduler import Scheduler
 from coldplate_engine.speculation import Speculator
 from coldplate_engine.step_executor import StepExecutor
 from coldplate_engine.step_sampler import StepSampler
-from support.fake_runner import VOCABULARY, FakeDevice, FakeRunner
+from support.fake_runner import FakeDevice, FakeRunner
 
 
 def submission(stream: int, prompt: Iterable[int] = (1, 2, 3), max_tokens: int = 4, **options: object) -> Submission:
@@ -74,6 +74,7 @@ class LoopRig:
         end_of_text: frozenset[int] = frozenset(),
         constraints: BuildsGuides | None = None,
         speculator: Speculator | None = None,
+        max_rows: int | None = None,
     ) -> None:
         self.end_of_text, self.constraints, self.speculator = end_of_text, constraints, speculator
         self.clock = ManualClock()
@@ -91,7 +92,7 @@ class LoopRig:
         )
         host = HostBlocks(self.runner, host_blocks, block_size, pinned=False) if host_blocks else None
         self.sampler = StepSampler()
-        self.executor = StepExecutor(self.device, self.runner, self.sampler, max_num_batched_tokens, host)
+        self.executor = StepExecutor(self.device, self.runner, self.sampler, max_num_batched_tokens, host, max_rows)
         self.outputs: list[StepOutput] = []
         self.tokens: dict[int, list[int]] = {}
         self.finished: dict[int, Finished] = {}
@@ -106,7 +107,7 @@ class LoopRig:
             self.scheduler,
             self.executor,
             self.device,
-            VOCABULARY,
+            self.runner.facts.vocabulary_size,
             self.inbox,
             self.clock,
             sampler=self.sampler,
@@ -115,6 +116,10 @@ class LoopRig:
             speculator=self.speculator,
         )
         return loop.run()
+
+    def logprobs_of(self, stream: int) -> list[TokenLogprob]:
+        """Of the stream's new tokens, in order."""
+        return [item for o in self.outputs for index, item in o.logprobs if o.streams[index] == stream]
 
     def _emit(self, output: StepOutput) -> None:
         self.outputs.append(output)

@@ -32,7 +32,7 @@ class FakeRunner:
     """Answers ``next_token`` of what it finds in its cache, so a wrong block table, position or retry changes the text.
 
     ``poison``: a sequence holding this token gets NaN logits. ``before`` runs ahead of each call, with its
-    number from 1.
+    number from 1. ``logits_of``: the row behind a sequence, instead.
     """
 
     def __init__(
@@ -40,12 +40,15 @@ class FakeRunner:
         *,
         poison: int | None = None,
         before: Callable[[int, StepBatch], None] | None = None,
+        logits_of: Callable[[list[int]], torch.Tensor] | None = None,
+        vocabulary: int = VOCABULARY,
     ) -> None:
-        self.facts = ModelFacts("Fake", "1", 0, VOCABULARY, 256, "float32", "", frozenset(), 1000)
+        self.facts = ModelFacts("Fake", "1", 0, vocabulary, 256, "float32", "", frozenset(), 1000)
         self.calls: list[StepBatch] = []
         self._cache: list[list[int | None]] = []
         self._block_size = 1
         self._poison = poison
+        self._logits_of = logits_of
         self._before = before
 
     def kv_bytes_per_token(self) -> int:
@@ -70,7 +73,7 @@ class FakeRunner:
         self.calls.append(batch)
         if self._before is not None:
             self._before(len(self.calls), batch)
-        logits = torch.zeros(batch.logit_rows, VOCABULARY)
+        logits = torch.zeros(batch.logit_rows, self.facts.vocabulary_size)
         row = 0
         for piece in batch.slices:
             for offset, token in enumerate(piece.token_ids):
@@ -79,7 +82,10 @@ class FakeRunner:
             end = piece.start + len(piece.token_ids)
             for length in range(end - piece.logit_tokens + 1, end + 1):
                 tokens = self._read(piece.block_table, length)
-                logits[row, next_token(tokens)] = 10.0
+                if self._logits_of is None:
+                    logits[row, next_token(tokens)] = 10.0
+                else:
+                    logits[row] = self._logits_of(tokens)
                 if self._poison in tokens:
                     logits[row, 0] = torch.nan
                 row += 1

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
@@ -48,8 +48,19 @@ class ConstraintCompiler:
     is replaced. With too many such threads nothing new is taken. All threads end with the process.
     """
 
-    def __init__(self, tokenizer_json: str, end_of_text: frozenset[int], time_limit_s: float = TIME_LIMIT_S) -> None:
-        """Raises ValueError when llguidance cannot use the tokenizer. Takes about a second for a large one."""
+    def __init__(
+        self,
+        tokenizer_json: str,
+        end_of_text: frozenset[int],
+        *,
+        time_limit_s: float = TIME_LIMIT_S,
+        threads: int = _THREADS,
+        masks: Executor | None = None,
+    ) -> None:
+        """Raises ValueError when llguidance cannot use the tokenizer. Takes about a second for a large one.
+
+        ``masks`` computes what may come next; without one there is a pool for it.
+        """
         ends = sorted(end_of_text)
         self._tokenizer = LLTokenizer(tokenizer_json, eos_token=ends or None)
         self.end_ids = frozenset(ends or self._tokenizer.eos_tokens)
@@ -58,13 +69,26 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._stuck = 0
         self._compiled: OrderedDict[Constraint, LLMatcher] = OrderedDict()
-        self._masks = ThreadPoolExecutor(_THREADS, thread_name_prefix="masks")
-        for _ in range(_THREADS):
+        self._masks = masks or ThreadPoolExecutor(_THREADS, thread_name_prefix="masks")
+        for _ in range(threads):
             self._add_thread()
 
     def build(self, constraint: Constraint, answer_ids: Sequence[int], done: Done) -> None:
         """Make a guide that stands behind ``answer_ids``; ``done`` is called once, in another thread."""
         self._jobs.put(_Job(constraint, answer_ids, done))
+
+    def compile(self, constraint: Constraint, answer_ids: Sequence[int]) -> Guide | ConstraintError:
+        """As ``build``, here and now, without a limit."""
+        try:
+            matcher = self._matcher(constraint)
+            if answer_ids and not matcher.consume_tokens(list(answer_ids)):
+                return ConstraintError(f"the tokens so far do not follow the constraint: {reason(matcher)}")
+            return Guide(matcher, self.end_ids, self._masks)
+        except ConstraintError as error:
+            return error
+        except BaseException as error:  # a panic in the library is one stream's failure
+            log.exception("constraint failed", kind=constraint.kind)
+            return ConstraintError(f"the constraint cannot be compiled: {type(error).__name__}")
 
     def _add_thread(self) -> None:
         threading.Thread(target=self._work, name="constraints", daemon=True).start()
@@ -79,7 +103,7 @@ class ConstraintCompiler:
             timer = threading.Timer(self._time_limit_s, self._give_up, [job])
             timer.daemon = True
             timer.start()
-            result = self._build(job)
+            result = self.compile(job.constraint, job.answer_ids)
             timer.cancel()
             if not job.tell(result):
                 with self._lock:
@@ -94,18 +118,6 @@ class ConstraintCompiler:
             self._stuck += 1
         log.warning("constraint given up", kind=job.constraint.kind, stuck=self._stuck)
         self._add_thread()
-
-    def _build(self, job: _Job) -> Guide | ConstraintError:
-        try:
-            matcher = self._matcher(job.constraint)
-            if job.answer_ids and not matcher.consume_tokens(list(job.answer_ids)):
-                return ConstraintError(f"the tokens so far do not follow the constraint: {reason(matcher)}")
-            return Guide(matcher, self.end_ids, self._masks)
-        except ConstraintError as error:
-            return error
-        except BaseException as error:  # a panic in the library is one stream's failure
-            log.exception("constraint failed", kind=job.constraint.kind)
-            return ConstraintError(f"the constraint cannot be compiled: {type(error).__name__}")
 
     def _matcher(self, constraint: Constraint) -> LLMatcher:
         with self._lock:

@@ -44,6 +44,10 @@ def _json_grammar(text: str) -> str:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConstraintError(f"the JSON schema is no JSON: {error}") from None
+    if schema is True:
+        text = "{}"
+    elif not isinstance(schema, dict):
+        raise ConstraintError("the JSON schema must be an object")
     _check(schema)
     try:
         return str(LLMatcher.grammar_from_json_schema(text, overrides={"whitespace_pattern": _WHITESPACE}))

@@ -72,8 +72,11 @@ class Guide:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """The first line of what went wrong."""
-    return str(matcher.get_error()).split("\n", 1)[0].strip() or "no token can follow"
+    """What went wrong, in a line."""
+    lines = [line.strip() for line in str(matcher.get_error()).split("\n")]
+    detail = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    first = lines[0] or "no token can follow"
+    return f"{first} {detail}"[:300].strip()
 
 
 def _masks(matcher: LLMatcher, drafts: tuple[int, ...]) -> list[Bits]:
