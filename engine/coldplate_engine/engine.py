@@ -17,8 +17,9 @@ from coldplate.clock import MonotonicClock
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.guided.load import load_constraints
+from coldplate_engine.inbox import Inbox
 from coldplate_engine.kv_sizing import GIB, KvPlan, MemoryNeeds, check_host_memory, check_weights_fit, plan_kv
-from coldplate_engine.loop import EngineLoop, Inbox
+from coldplate_engine.loop import EngineLoop
 from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
 from coldplate_engine.scheduler import Scheduler

@@ -1,12 +1,10 @@
 """The engine's step loop: commands in, one output per step out. Synchronous, in its own thread."""
 
-import queue
-from typing import Protocol
-
 import structlog
 
 from coldplate.clock import Clock
 from coldplate.limits import NO_LIMITS, Limits
+from coldplate_engine.inbox import EXIT_OK, EXIT_REPLACE_DEVICE, Inbox
 from coldplate_engine.intake import BuildsGuides, Intake
 from coldplate_engine.messages import (
     Admitted,
@@ -38,45 +36,8 @@ from coldplate_engine.step_timer import StepTimer
 
 log = structlog.get_logger()
 
-EXIT_OK = 0
-EXIT_REPLACE_DEVICE = 3
-
-# A rest may be longer than any timer takes; it is then waited for in parts.
-_LONGEST_WAIT_S = 3600.0
 # Steps in a row that brought nothing but this kind of fault, after which only a new process can help.
 _HOPELESS_AFTER = {"oom": 2, "bug": 8}
-
-
-class Inbox(Protocol):
-    """Where commands wait for the loop."""
-
-    def take(self, timeout_s: float | None) -> list[Command]:
-        """All commands, in order; waits up to ``timeout_s`` (None: for ever) for the first, or gives none earlier."""
-        ...
-
-    def put(self, command: Command) -> None:
-        """Add a command, from any thread."""
-        ...
-
-
-class CommandQueue:
-    """An inbox that other threads fill."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Command] = queue.SimpleQueue()
-
-    def put(self, command: Command) -> None:
-        self._queue.put(command)
-
-    def take(self, timeout_s: float | None) -> list[Command]:
-        commands: list[Command] = []
-        try:
-            if timeout_s is None or timeout_s > 0:
-                commands.append(self._queue.get(timeout=timeout_s and min(timeout_s, _LONGEST_WAIT_S)))
-            while True:
-                commands.append(self._queue.get_nowait())
-        except queue.Empty:
-            return commands
 
 
 class EngineLoop:

@@ -12,7 +12,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 class EngineSettings(ProcessSettings):
-    """An engine worker: one model on one device, for one server."""
+    """An engine worker: one model on one device, for one server. --config FILE holds settings, too, as TOML."""
 
     engine: Literal["native", "vllm"] = Field(
         "native", description="native, or vllm, in vLLM's own environment: flags not listed here are then vLLM's."

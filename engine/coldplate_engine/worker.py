@@ -15,7 +15,7 @@ import structlog
 
 from coldplate.internal.v1 import engine_pb2_grpc
 from coldplate_engine.convert import command_from_proto, hello_to_proto, loading_to_proto, step_to_proto
-from coldplate_engine.loop import CommandQueue
+from coldplate_engine.inbox import CommandQueue
 from coldplate_engine.messages import Connect, Disconnect, Shutdown, StepOutput
 from coldplate_engine.runner import ModelError
 from coldplate_engine.settings import EngineSettings

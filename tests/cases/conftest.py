@@ -8,7 +8,8 @@ import pytest
 from coldplate_engine.importing.demo_model import ensure_demo_model
 from support import case_models
 from support.client import Alive
-from support.processes import SLOW_DEVICE, Stack
+from support.processes import Stack
+from support.vllm import WORKERS, slow_steps
 
 
 @pytest.fixture(scope="session")
@@ -38,15 +39,11 @@ def alive(service_alive: Alive) -> Iterator[Alive]:
     service_alive.check()
 
 
-@pytest.fixture(scope="session")
-def slow() -> Iterator[Stack]:
+@pytest.fixture(scope="session", params=WORKERS)
+def slow(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """Two slots, 32 places in the queue, steps of at least 20 ms."""
-    with Stack(
-        {"alphabet": case_models.alphabet()},
-        workers=[f"alphabet@{SLOW_DEVICE}"],
-        engine_args=["kv-cache-tokens=1024", "max-num-seqs=2", "test-faults"],
-        server_args=["max-queued-requests=32"],
-    ) as stack:
+    options = slow_steps(request.param, ["kv-cache-tokens=1024", "max-num-seqs=2"], ["max-queued-requests=32"])
+    with Stack({"alphabet": case_models.alphabet()}, **options) as stack:
         yield stack
 
 

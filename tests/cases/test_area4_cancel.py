@@ -11,8 +11,9 @@ from support import case_models, checkpoints
 from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, gauges, request, stream, unary
 from support.metrics import generated_tokens
-from support.processes import SLOW_DEVICE, Stack, until
+from support.processes import Stack, until
 from support.tokenizers import BYTES_VOCABULARY, TokenizerSpec
+from support.vllm import WORKERS, slow_steps
 
 PROMPT = "x" * 10
 
@@ -113,13 +114,10 @@ def test_c12_two_live_requests_cannot_share_an_id(slow: Stack) -> None:
     assert third.text == alphabet_answer(20, 30)
 
 
-def test_c10_sigterm_lets_open_streams_finish() -> None:
-    with Stack(
-        {"alphabet": case_models.alphabet()},
-        workers=[SLOW_DEVICE],
-        engine_args=["test-faults", "kv-cache-tokens=1024"],
-        server_args=["drain-grace-s=30"],
-    ) as stack:
+@pytest.mark.parametrize("kind", WORKERS)
+def test_c10_sigterm_lets_open_streams_finish(kind: str) -> None:
+    options = slow_steps(kind, ["kv-cache-tokens=1024"], ["drain-grace-s=30"])
+    with Stack({"alphabet": case_models.alphabet()}, **options) as stack:
         open_stream = StreamCall(stack, request(PROMPT, max_tokens=200)).read_deltas(1).start_reading()
         stack.signal(signal.SIGTERM)
         signalled_at = time.monotonic()

@@ -13,19 +13,17 @@ from coldplate.v1 import device_pb2
 from support import case_models
 from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, gauges, request, status, unary
-from support.processes import SLOW_DEVICE, Stack, governor, until
+from support.processes import Stack, governor, until
+from support.vllm import WORKERS, slow_steps
 
 PROMPT = "x" * 10
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=WORKERS)
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """One worker with steps of at least 20 ms; the first worker's process may be killed."""
-    with Stack(
-        {"alphabet": case_models.alphabet()},
-        workers=[SLOW_DEVICE],
-        engine_args=["test-faults", "kv-cache-tokens=2048", "max-num-seqs=8"],
-    ) as running:
+    options = slow_steps(request.param, ["kv-cache-tokens=2048", "max-num-seqs=8"])
+    with Stack({"alphabet": case_models.alphabet()}, **options) as running:
         yield running
 
 
@@ -61,7 +59,7 @@ def test_a_killed_worker_ends_its_streams_with_a_typed_status_and_is_started_aga
     refused = unary(stack, request(PROMPT, max_tokens=2))
     assert refused.code.name == "UNAVAILABLE"
     assert refused.retry_after_s
-    until("the worker again", lambda: stack.health() == "SERVING", 60)
+    until("the worker again", lambda: stack.health() == "SERVING", stack.start_timeout_s)
     assert device(stack).restarts == 1
 
 

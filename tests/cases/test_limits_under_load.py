@@ -10,19 +10,17 @@ from coldplate.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grp
 from support import case_models
 from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, request, status, unary
-from support.processes import SLOW_DEVICE, Stack, until
+from support.processes import Stack, until
+from support.vllm import WORKERS, slow_steps
 
 PROMPT = "x" * 10
 
 
-@pytest.fixture(scope="module")
-def stack() -> Iterator[Stack]:
+@pytest.fixture(scope="module", params=WORKERS)
+def stack(request: pytest.FixtureRequest) -> Iterator[Stack]:
     """Eight slots and steps of at least 20 ms."""
-    with Stack(
-        {"alphabet": case_models.alphabet()},
-        workers=[SLOW_DEVICE],
-        engine_args=["test-faults", "kv-cache-tokens=4096", "max-num-seqs=8"],
-    ) as running:
+    options = slow_steps(request.param, ["kv-cache-tokens=4096", "max-num-seqs=8"])
+    with Stack({"alphabet": case_models.alphabet()}, **options) as running:
         yield running
 
 

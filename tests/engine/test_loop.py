@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from coldplate.clock import MonotonicClock
 from coldplate.limits import Limits
 from coldplate_engine.batch import StepBatch
-from coldplate_engine.loop import EXIT_OK, EXIT_REPLACE_DEVICE, CommandQueue, EngineLoop
+from coldplate_engine.inbox import EXIT_OK, EXIT_REPLACE_DEVICE, CommandQueue
+from coldplate_engine.loop import EngineLoop
 from coldplate_engine.messages import (
     Cancel,
     Command,

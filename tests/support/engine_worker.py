@@ -24,7 +24,8 @@ class WorkerGone(Exception):
 class ControlStream:
     """One connection to a worker; ``tokens`` and ``finished`` fill up as steps are read."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, patience_s: float = _PATIENCE_S) -> None:
+        self._patience_s = patience_s
         self._channel = grpc.aio.insecure_channel(f"unix:{socket}")
         self._call: Any = engine_pb2_grpc.EngineServiceStub(self._channel).Run(wait_for_ready=True)
         self.loading: list[str] = []
@@ -71,7 +72,7 @@ class ControlStream:
             return
 
     async def _read(self) -> pb.RunResponse:
-        response = await asyncio.wait_for(self._call.read(), _PATIENCE_S)
+        response = await asyncio.wait_for(self._call.read(), self._patience_s)
         if response is grpc.aio.EOF:
             raise WorkerGone(str(await self._call.code()))
         assert isinstance(response, pb.RunResponse)

@@ -71,11 +71,19 @@ def clean_environment(**extra: str) -> dict[str, str]:
 class Process:
     """A started program and its log. A context manager that ends the program and everything it started."""
 
-    def __init__(self, program: str, args: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        program: str,
+        args: Sequence[str],
+        folder: Path,
+        env: Mapping[str, str] | None = None,
+        executable: Path | None = None,
+    ) -> None:
+        """``program`` is one of ours, and names the log; ``executable`` is run in its place."""
         self.log_path = folder / f"{program}-{time.monotonic_ns()}.log"
         with self.log_path.open("wb") as log:
             self._popen = subprocess.Popen(
-                [str(BIN / program), *args],
+                [str(executable or BIN / program), *args],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -173,8 +181,13 @@ class Stack(Process):
         metrics_port: int | None = None,
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
+        start_timeout_s: float = 90.0,
+        only_ready: Sequence[str] | None = None,
     ) -> None:
         folder = folder or new_folder()
+        named = models if only_ready is None else only_ready
+        self._awaited = [*([GENERATION] if only_ready is None else []), *(f"model/{name}" for name in named)]
+        self.start_timeout_s = start_timeout_s
         self.folder = folder
         self.models = {name: model.path if isinstance(model, Checkpoint) else model for name, model in models.items()}
         self.address = f"127.0.0.1:{port or free_port()}"
@@ -208,10 +221,10 @@ class Stack(Process):
             return str(error.code().name)
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
-    def wait_ready(self, timeout_s: float = 90.0) -> Self:
-        """Wait until the service and every model answer SERVING."""
-        for service in (GENERATION, *(f"model/{name}" for name in self.models)):
-            until(f"{service} SERVING", partial(self._serving, service), timeout_s, 0.1)
+    def wait_ready(self) -> Self:
+        """Wait until the service and every model, or those of ``only_ready``, answer SERVING."""
+        for service in self._awaited:
+            until(f"{service} SERVING", partial(self._serving, service), self.start_timeout_s, 0.1)
         return self
 
     def _serving(self, service: str) -> bool:
@@ -220,7 +233,8 @@ class Stack(Process):
         return self.health(service) == "SERVING"
 
     def worker_pids(self) -> list[int]:
-        return sorted(child.pid for child in self.descendants() if any("coldplate" in part for part in _command(child)))
+        """Of the workers themselves, not of what they have started."""
+        return sorted(child.pid for child in self.descendants() if "coldplate_engine.main" in _command(child))
 
     def __enter__(self) -> Self:
         try:

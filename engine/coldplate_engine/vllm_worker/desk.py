@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 
 from coldplate.limits import NO_LIMITS, Limits
-from coldplate_engine.loop import EXIT_OK, EXIT_REPLACE_DEVICE
+from coldplate_engine.inbox import EXIT_OK, EXIT_REPLACE_DEVICE
 from coldplate_engine.messages import (
     Cancel,
     Command,

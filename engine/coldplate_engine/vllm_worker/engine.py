@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 import structlog
 
-from coldplate_engine.loop import EXIT_REPLACE_DEVICE, Inbox
+from coldplate_engine.inbox import EXIT_REPLACE_DEVICE, Inbox
 from coldplate_engine.messages import EngineError
 from coldplate_engine.runner import ReportProgress
 from coldplate_engine.settings import EngineSettings
@@ -16,12 +16,14 @@ from coldplate_engine.vllm_worker.desk import Counter, Desk
 from coldplate_engine.vllm_worker.facts import facts_of, features_of
 from coldplate_engine.vllm_worker.failures import kind_of, root_cause
 from coldplate_engine.vllm_worker.launch import DeviceFault, Launched, launch
+from coldplate_engine.vllm_worker.shared_memory import unname_shared_memory
 from coldplate_engine.worker_facts import WorkerFacts
 
 log = structlog.get_logger()
 
-# An NPU process that is killed can leave its chip unusable for the next one: it gets time to let go.
-_STOP_S = {"cpu": 3.0, "npu": 15.0}
+# An NPU process that is killed can leave its chip unusable for the next one: it gets time to let go. On a CPU there is
+# nothing to let go of, and vLLM's own shut-down waits for seconds.
+_STOP_S = {"cpu": 0.5, "npu": 15.0}
 _KILL_WAIT_S = 2.0
 
 
@@ -71,6 +73,7 @@ class VllmEngine:
             features=frozenset(features_of(config)),
             by_priority=config.scheduler_config.policy == "priority",
         )
+        unname_shared_memory()
         desk = Desk(launched.llm, launched.board, counter, lambda: _cause_of_death(launched))
         launched.output.forget()
         log.info(

@@ -1,0 +1,154 @@
+"""What Coldplate costs in front of vLLM: tokens/s through the public gRPC against ``AsyncLLM`` alone.
+
+Both run the same model with the same flags and threads on this machine, in turn, round by round. Needs an environment
+with vLLM: ``make vllm-venv``, or ``VLLM_VENV``. Then limits: the share of the speed that a duty of 0.5 leaves, and the
+share that their release brings back. The last lines are ``released N`` and ``ratio N``, the lowest of the medians at 8
+and at 32 streams; exit code 1 when one of them is below its floor.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from overhead import PROMPT_TOKENS, SEED, STREAMS, Run, Whole
+
+from coldplate.v1 import admin_pb2, admin_pb2_grpc, device_pb2
+from coldplate_engine.importing.demo_model import ensure_demo_model
+from support.processes import Stack, clean_environment
+from support.vllm import stack_options, vllm_python
+
+RATIO_FLOOR = 0.93
+RELEASED_FLOOR = 0.97
+_MAX_PROMPT_ID = 200
+_KV_TOKENS = 16_384
+_DUTY = 0.5
+
+
+class Direct:
+    """``AsyncLLM`` in a process of its own."""
+
+    def __init__(self, model: Path, threads: int) -> None:
+        environment = {
+            "OMP_NUM_THREADS": str(threads),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_HOST_IP": "127.0.0.1",
+        }
+        flags = [f"--model={model}", "--dtype=float32", "--enforce-eager", f"--max-num-seqs={max(STREAMS)}"]
+        flags += ["--block-size=128", f"--num-gpu-blocks-override={_KV_TOKENS // 128 + 1}"]
+        flags.append("--kv-cache-memory-bytes=2147483648")
+        self._process = subprocess.Popen(
+            [str(vllm_python()), str(Path(__file__).with_name("direct_vllm.py")), *flags],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean_environment(**environment),
+        )
+        self._read()
+
+    def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
+        assert self._process.stdin is not None
+        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self._process.stdin, flush=True)
+        answer = self._read()
+        return Run(answer["seconds"], int(answer["tokens"]))
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        if not (line := self._process.stdout.readline()):
+            raise SystemExit(f"vLLM alone ended with code {self._process.wait()}")
+        answer: dict[str, float] = json.loads(line)
+        return answer
+
+
+def limit(stack: Stack, duty: float | None) -> None:
+    message = admin_pb2.SetOperatorLimitsRequest(limits=device_pb2.DeviceLimits(duty=duty))
+    admin_pb2_grpc.AdminServiceStub(stack.control).SetOperatorLimits(message, timeout=5)
+
+
+def compare(direct: Direct, whole: Whole, rounds: int, max_tokens: int, rng: random.Random) -> float:
+    """The lowest of the medians over all numbers of streams."""
+    ratios: dict[int, list[float]] = {streams: [] for streams in STREAMS}
+    for number in range(rounds + 1):
+        for streams in STREAMS:
+            prompts = [[rng.randrange(_MAX_PROMPT_ID) for _ in range(PROMPT_TOKENS)] for _ in range(streams)]
+            alone = direct.run(prompts, max_tokens)
+            served = asyncio.run(whole.run(prompts, max_tokens))
+            if not served.tokens == alone.tokens == streams * max_tokens:
+                raise SystemExit(f"token counts differ: direct {alone.tokens}, served {served.tokens}")
+            label = f"round {number}" if number else "warm-up"
+            ratio = served.rate / alone.rate
+            print(
+                f"{label}: {streams:2} streams  AsyncLLM {alone.rate:7.1f} tokens/s  whole path {served.rate:7.1f}"
+                f"  ratio {ratio:.3f}",
+                flush=True,
+            )
+            if number:
+                ratios[streams].append(ratio)
+    for streams, values in ratios.items():
+        print(
+            f"{streams:2} streams: ratio median {statistics.median(values):.3f} ({min(values):.3f}–{max(values):.3f})"
+        )
+    return min(map(statistics.median, ratios.values()))
+
+
+def release(stack: Stack, whole: Whole, rounds: int, max_tokens: int, rng: random.Random) -> float:
+    """Speed after a limit was released over the speed before it was set, at 8 streams; the median."""
+    prompts = [[rng.randrange(_MAX_PROMPT_ID) for _ in range(PROMPT_TOKENS)] for _ in range(min(STREAMS))]
+    released, kept = [], []
+    for _ in range(rounds):
+        before = asyncio.run(whole.run(prompts, max_tokens)).rate
+        limit(stack, _DUTY)
+        limited = asyncio.run(whole.run(prompts, max_tokens)).rate
+        limit(stack, None)
+        after = asyncio.run(whole.run(prompts, max_tokens)).rate
+        kept.append(limited / before)
+        released.append(after / before)
+    print(f"duty {_DUTY:g} keeps {statistics.median(kept):.3f} of the speed ({min(kept):.3f}–{max(kept):.3f})")
+    print(f"released {statistics.median(released):.3f} ({min(released):.3f}–{max(released):.3f})")
+    return statistics.median(released)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="checkpoint folder; default: the demo model")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--threads", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    args = parser.parse_args()
+    model = args.model or ensure_demo_model(progress=lambda phase, share: None)
+    rng = random.Random(SEED)
+    flags = [
+        f"threads={args.threads}",
+        "dtype=float32",
+        f"max-num-seqs={max(STREAMS)}",
+        f"kv-cache-tokens={_KV_TOKENS}",
+    ]
+    direct = Direct(model, args.threads)
+    try:
+        with Stack({"demo": model}, **stack_options("vllm", engine_args=flags)) as stack:
+            whole = Whole(stack.address, stack.pid)
+            ratio = compare(direct, whole, args.rounds, args.max_tokens, rng)
+            released = release(stack, whole, args.rounds, args.max_tokens, rng)
+    finally:
+        direct.close()
+    print(f"floors: ratio {RATIO_FLOOR}, released {RELEASED_FLOOR}")
+    print(f"ratio {ratio:.3f}")
+    return 0 if ratio >= RATIO_FLOOR and released >= RELEASED_FLOOR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
