@@ -4,7 +4,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coldplate_engine.kernels.library import loaded_library
+from coldplate_engine.kernels.step import argmax as kernel_argmax
+
 BLOCK = 256
+
+
+def greatest(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Index and value of the first greatest per row; a NaN counts as greatest. By the CPU kernels where they are."""
+    library = loaded_library()
+    if library is not None and logits.device.type == "cpu" and logits.dtype == torch.float32:
+        return kernel_argmax(library, logits)
+    best = argmax(logits)
+    return best, logits.gather(1, best.unsqueeze(1)).squeeze(1)
 
 
 def argmax(logits: Tensor) -> Tensor:

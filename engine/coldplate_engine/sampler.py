@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coldplate_engine.messages import Sampling
-from coldplate_engine.row_math import BLOCK, argmax, block_sums
+from coldplate_engine.row_math import BLOCK, block_sums, greatest
 from coldplate_engine.uniform import uniform
 
 # Below this the distribution is a point for any logits a model gives, and the division would overflow.
@@ -37,9 +37,9 @@ def sample(logits: Tensor, rows: list[SampleRow]) -> list[int | None]:
 
     None for a row whose logits hold NaN or +infinity, or nothing finite.
     """
-    best = argmax(logits)
+    best, highest = greatest(logits)
     # NaN beats every number in a maximum, so the best logit tells for the whole row.
-    usable = logits.gather(1, best.unsqueeze(1)).squeeze(1).isfinite().tolist()
+    usable = highest.isfinite().tolist()
     tokens: list[int | None] = [int(token) if good else None for token, good in zip(best.tolist(), usable, strict=True)]
     drawn = [i for i, row in enumerate(rows) if usable[i] and not row.greedy]
     if drawn:

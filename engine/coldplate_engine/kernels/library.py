@@ -74,6 +74,11 @@ def load_library(
     return None
 
 
+def loaded_library() -> ctypes.CDLL | None:
+    """The library, if this process has loaded it; nothing is built."""
+    return _found[0] if _found and isinstance(_found[0], ctypes.CDLL) else None
+
+
 _found: list[ctypes.CDLL | BuildError] = []
 
 
