@@ -18,7 +18,7 @@ from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.guided.load import load_constraints
 from coldplate_engine.inbox import Inbox
-from coldplate_engine.kv_sizing import GIB, KvPlan, MemoryNeeds, check_host_memory, check_weights_fit, plan_kv
+from coldplate_engine.kv_sizing import GIB, KvPlan, MemoryNeeds, check_host_memory, check_weights_fit, plan_kv, show
 from coldplate_engine.loop import EngineLoop
 from coldplate_engine.offload import HostBlocks, HostCache
 from coldplate_engine.runner import Device, ModelError, ModelRunner, ReportProgress
@@ -70,6 +70,7 @@ class Engine:
                 settings.model, settings.dtype, settings.max_model_len, self._progress, settings.quantize
             ),
         )
+        self._show_inside("weights", runner.facts.load_phases)
         max_model_len = self._max_model_len(runner)
         check_weights_fit(runner.facts.weight_bytes, before)
         constraints = ThreadPoolExecutor(1).submit(load_constraints, settings.model, runner.facts.end_of_text_ids)
@@ -88,6 +89,7 @@ class Engine:
             threads=device.threads,
             memory=needs.sum(kv),
             max_model_len=max_model_len,
+            weights_read=f"{show(runner.facts.read_bytes)} at {runner.facts.read_mb_per_s:.0f} MB/s",
             load_s={name: round(seconds, 2) for name, seconds in self._phases},
         )
         self._on_ready(self._facts(device, runner, kv, max_model_len, guided=compiler is not None))
@@ -231,6 +233,11 @@ class Engine:
         finally:
             self._phases.append((phase, time.perf_counter() - start))
 
+    def _show_inside(self, phase: str, parts: tuple[tuple[str, float], ...]) -> None:
+        """Put what a phase consists of in its place, where the device tells."""
+        if parts:
+            self._phases = [pair for pair in self._phases if pair[0] != phase] + list(parts)
+
 
 def _speculator(settings: EngineSettings) -> Speculator | None:
     if not settings.num_speculative_tokens:
@@ -252,4 +259,6 @@ def _further_settings(settings: EngineSettings) -> dict[str, str]:
 
 def _checkpoint_bytes(settings: EngineSettings) -> int:
     """Size of the weights on disk, 0 when the loader should explain what is wrong with the folder."""
-    return sum(file.stat().st_size for file in settings.model.glob("*.safetensors")) if settings.model.is_dir() else 0
+    model = settings.model
+    files = [model] if model.is_file() else [*model.glob("*.safetensors")] or [*model.glob("*.gguf")]
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -18,7 +18,10 @@ ReportProgress = Callable[[str, float], None]  # phase, share done in [0, 1]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a loaded model is. ``end_of_text_ids`` join config.json's and generation_config.json's."""
+    """What a loaded model is. ``end_of_text_ids`` join config.json's and generation_config.json's.
+
+    ``load_phases`` are names with seconds; ``read_bytes`` came from the files at ``read_mb_per_s``.
+    """
 
     architecture: str
     revision: str
@@ -29,6 +32,9 @@ class ModelFacts:
     quantization: str
     end_of_text_ids: frozenset[int]
     weight_bytes: int
+    load_phases: tuple[tuple[str, float], ...] = ()
+    read_bytes: int = 0
+    read_mb_per_s: float = 0.0
 
 
 class ModelRunner(Protocol):

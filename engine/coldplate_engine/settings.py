@@ -18,7 +18,7 @@ class EngineSettings(ProcessSettings):
         "native", description="native, or vllm, in vLLM's own environment: flags not listed here are then vLLM's."
     )
     vllm_args: list[str] = Field(default_factory=list, description="A flag for vLLM, as --vllm-args=--FLAG=VALUE.")
-    model: Path = Field(description="Folder of the checkpoint.")
+    model: Path = Field(description="Folder of the checkpoint, or a GGUF file.")
     served_model_name: str = Field("", description="Name in the hello message and the log; default: the folder's name.")
     device: str = Field(
         "cpu",
@@ -88,4 +88,5 @@ class EngineSettings(ProcessSettings):
 
     @property
     def name(self) -> str:
-        return self.served_model_name or self.model.resolve().name
+        path = self.model.resolve()
+        return self.served_model_name or (path.stem if path.suffix == ".gguf" else path.name)

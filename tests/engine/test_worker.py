@@ -46,7 +46,10 @@ async def test_hello_tells_what_the_worker_is(shared: Path) -> None:
         assert set(hello.features) == features
         assert [phase.name for phase in hello.load_phases] == [
             "device",
-            "weights",
+            "kernels",
+            "read",
+            "convert",
+            "pack",
             "kv_cache",
             "warm_up",
             "constraints",

@@ -1,6 +1,8 @@
 """The CPU as a device."""
 
 import ctypes
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -55,13 +57,15 @@ class CpuDevice:
         quantize: QuantizeTo | None = None,
     ) -> DecoderRunner:
         """See ``Device.load``. ``dtype`` "auto" is bfloat16 where the processor computes in it, else float32."""
+        began = time.perf_counter()
         try:
             self._library = load_library(self._kernel_mode, lambda share: progress("kernels", share))
         except BuildError as error:
             raise ModelError(f"--kernels on: {error}") from None
+        kernels_s = time.perf_counter() - began
         self._apply_threads()
         make_linear = linear_maker(self._library)
-        return load_decoder(
+        runner = load_decoder(
             model_dir,
             self._dtype(dtype),
             max_model_len,
@@ -71,6 +75,8 @@ class CpuDevice:
             quantize,
             self._library,
         )
+        runner.facts = replace(runner.facts, load_phases=(("kernels", kernels_s), *runner.facts.load_phases))
+        return runner
 
     def memory(self) -> tuple[int, int]:
         """Bytes available and in all, as far as the control group allows."""

@@ -1,6 +1,7 @@
 """A decoder with its paged cache: the ``ModelRunner`` of devices whose kernels are torch operators."""
 
 import ctypes
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -144,11 +145,14 @@ def load_decoder(
             f"max_model_len {max_model_len} is out of range: {directory} has positions for 1 to {shape.max_positions}"
         )
     max_positions = max_model_len or shape.max_positions
-    linear_bytes = 0
+    linear_bytes, pack_s = 0, 0.0
+    began = time.perf_counter()
 
     def counted_linear(weight: Weight, bias: Tensor | None) -> Linear:
-        nonlocal linear_bytes
+        nonlocal linear_bytes, pack_s
+        start = time.perf_counter()
         linear = make_linear(weight, bias)
+        pack_s += time.perf_counter() - start
         linear_bytes += linear.weight_bytes
         return linear
 
@@ -164,6 +168,13 @@ def load_decoder(
             quantization=weights.quantization,
             end_of_text_ids=config.end_of_text_ids,
             weight_bytes=linear_bytes + decoder.own_bytes,
+            load_phases=(
+                ("read", weights.clock.waited_s),
+                ("convert", time.perf_counter() - began - weights.clock.waited_s - pack_s),
+                ("pack", pack_s),
+            ),
+            read_bytes=weights.clock.bytes,
+            read_mb_per_s=weights.clock.mb_per_s,
         )
     progress("weights", 1.0)
     return DecoderRunner(decoder, facts, dtype, before_step, library)

@@ -20,7 +20,7 @@ from coldplate_engine.runner import ModelError
 from coldplate_engine.weights.stored import StoredTensor
 
 THREADS = 4
-_PIECE_BYTES = 8 << 20
+PIECE_BYTES = 8 << 20
 _AHEAD_BYTES = 256 << 20  # read but not asked for yet; what the memory may hold beside the model
 
 
@@ -52,7 +52,7 @@ class ReadAhead:
     def __init__(self, tensors: Mapping[str, StoredTensor], ahead_bytes: int = _AHEAD_BYTES) -> None:
         self.clock = ReadClock()
         self._tensors = tensors
-        self._order = sorted(tensors, key=_likely_order)
+        self._order = sorted(tensors, key=likely_order)
         self._place = {name: at for at, name in enumerate(self._order)}
         self._ahead_bytes = ahead_bytes
         self._cursor = 0
@@ -111,8 +111,8 @@ class ReadAhead:
         self._pending[name] = _Pending(
             data,
             [
-                self._pool.submit(self._read, stored, name, file, at, into[at : at + _PIECE_BYTES])
-                for at in range(0, stored.nbytes, _PIECE_BYTES)
+                self._pool.submit(self._read, stored, name, file, at, into[at : at + PIECE_BYTES])
+                for at in range(0, stored.nbytes, PIECE_BYTES)
             ],
         )
 
@@ -146,6 +146,7 @@ class ReadAhead:
                     self.clock.seconds += time.perf_counter() - self._since
 
 
-def _likely_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
+def likely_order(name: str) -> tuple[bool, list[tuple[int, str]]]:
+    """Sorts names as models ask for them, roughly."""
     parts = re.split(r"(\d+)", name)
     return name.startswith("lm_head"), [(int(part), "") if part.isdigit() else (-1, part) for part in parts]

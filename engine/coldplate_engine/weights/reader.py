@@ -13,6 +13,7 @@ from coldplate_engine.weights.config import ModelConfig
 from coldplate_engine.weights.convert import QuantizeTo, converted
 from coldplate_engine.weights.gguf import GgufScheme, GgufSource
 from coldplate_engine.weights.quantized import Weight
+from coldplate_engine.weights.read_ahead import ReadClock
 from coldplate_engine.weights.safetensors import SafetensorsDirectory
 from coldplate_engine.weights.schemes import Scheme, scheme_of
 from coldplate_engine.weights.stored import CheckedTensors
@@ -45,6 +46,11 @@ class CheckpointReader:
                 f"--quantize {quantize} is for plain weights: {self.directory} holds {self._scheme.name} already"
             )
         self._tensors = CheckedTensors(self._source)
+
+    @property
+    def clock(self) -> ReadClock:
+        """What was read and how fast."""
+        return self._source.clock
 
     def __enter__(self) -> Self:
         return self
