@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coldplate_engine.kernels.argmax import argmax as kernel_argmax
 from coldplate_engine.kernels.library import loaded_library
-from coldplate_engine.kernels.step import argmax as kernel_argmax
 
 BLOCK = 256
 

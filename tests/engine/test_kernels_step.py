@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coldplate_engine.batch import StreamSlice
+from coldplate_engine.kernels.argmax import argmax
 from coldplate_engine.kernels.library import load_library
-from coldplate_engine.kernels.step import NativeAttention, argmax
+from coldplate_engine.kernels.step import NativeAttention
 from coldplate_engine.models.kv_cache import KvCache
 from coldplate_engine.models.step_arrays import StepArrays
 

@@ -60,10 +60,10 @@ def test_memory_of_the_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "dtype"), [("fpu avx2", "float32"), ("fpu avx512_bf16", "bfloat16"), ("amx_bf16", "bfloat16")]
 )
-def test_auto_dtype_follows_the_processor(tmp_path: Path, flags: str, dtype: str) -> None:
+def test_auto_dtype_without_kernels_follows_the_processor(tmp_path: Path, flags: str, dtype: str) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text(f"processor\t: 0\nmodel name\t: Test CPU 9000\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
-    device = CpuDevice(threads=1, cpu_info=info)
+    device = CpuDevice(threads=1, cpu_info=info, kernels="off")
     assert device.chip == "Test CPU 9000"
     model = checkpoints.script((5, 6)).path
     assert device.load(model, "auto", None, lambda _phase, _share: None).facts.dtype == dtype

@@ -56,7 +56,8 @@ class CpuDevice:
         progress: ReportProgress,
         quantize: QuantizeTo | None = None,
     ) -> DecoderRunner:
-        """See ``Device.load``. ``dtype`` "auto" is bfloat16 where the processor computes in it, else float32."""
+        """See ``Device.load``. ``dtype`` "auto" is bfloat16 where there are kernels or the processor computes in
+        it, else float32."""
         began = time.perf_counter()
         try:
             self._library = load_library(self._kernel_mode, lambda share: progress("kernels", share))
@@ -106,7 +107,8 @@ class CpuDevice:
     def _dtype(self, name: str) -> torch.dtype:
         if name == "auto":
             flags = (self._info.get("flags") or self._info.get("Features") or "").split()
-            name = "bfloat16" if _BF16_FLAGS.intersection(flags) else "float32"
+            # The kernels widen bfloat16 as they read it, so half the bytes pay on any processor.
+            name = "bfloat16" if self._library is not None or _BF16_FLAGS.intersection(flags) else "float32"
         if name not in DTYPES:
             raise ModelError(f"dtype {name!r} is not supported on the CPU; use auto, {', '.join(DTYPES)}")
         return DTYPES[name]

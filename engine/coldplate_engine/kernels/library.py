@@ -13,6 +13,7 @@ log = structlog.get_logger()
 
 KernelMode = Literal["auto", "on", "off"]
 _Pointer = ctypes.c_void_p
+_int, _long = ctypes.c_int32, ctypes.c_int64
 
 
 class PackedStruct(ctypes.Structure):
@@ -42,6 +43,15 @@ _PROTOTYPES: dict[str, tuple[object, list[object]]] = {
     "coldplate_pack_int8": (None, [_Pointer] * 5),
     "coldplate_linear": (None, [_Pointer, _Pointer, ctypes.c_int, _Pointer]),
     "coldplate_weight_rows": (None, [_Pointer, _Pointer, ctypes.c_int, _Pointer]),
+    "coldplate_step_new": (_Pointer, [_Pointer]),
+    "coldplate_step_delete": (None, [_Pointer]),
+    "coldplate_step_run": (None, [_Pointer, _Pointer, _int, _Pointer, _int, _Pointer, _Pointer, _int, _Pointer]),
+    "coldplate_step_seconds": (None, [_Pointer, _Pointer]),
+    "coldplate_attention_new": (_Pointer, [_Pointer, *[_int] * 6, ctypes.c_float]),
+    "coldplate_attention_delete": (None, [_Pointer]),
+    "coldplate_attention_plan": (None, [_Pointer, _Pointer, _int, _Pointer]),
+    "coldplate_attention_run": (None, [_Pointer, _int, _int, *[_Pointer, _long] * 3]),
+    "coldplate_argmax": (None, [_Pointer, _int, _long, _Pointer, _Pointer]),
 }
 
 

@@ -19,7 +19,7 @@ ACTIVATIONS = {"silu": 0, "swish": 0, "gelu_new": 1, "gelu_pytorch_tanh": 1, "ge
 PARTS = ("embed", "norm", "qkv", "attention", "out", "gate_up", "down", "head")  # StepPart of csrc/step.h
 
 _Pointer = ctypes.c_void_p
-_int, _long, _float = ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+_int, _float = ctypes.c_int32, ctypes.c_float
 
 
 class _Layer(ctypes.Structure):
@@ -39,29 +39,6 @@ class _Model(ctypes.Structure):
         ("epsilon", _float),
         ("scale", _float),
     )
-
-
-_PROTOTYPES: dict[str, tuple[object, list[object]]] = {
-    "coldplate_step_new": (_Pointer, [_Pointer]),
-    "coldplate_step_delete": (None, [_Pointer]),
-    "coldplate_step_run": (None, [_Pointer, _Pointer, _int, _Pointer, _int, _Pointer, _Pointer, _int, _Pointer]),
-    "coldplate_step_seconds": (None, [_Pointer, _Pointer]),
-    "coldplate_attention_new": (_Pointer, [_Pointer, _int, _int, _int, _int, _int, _int, _float]),
-    "coldplate_attention_delete": (None, [_Pointer]),
-    "coldplate_attention_plan": (None, [_Pointer, _Pointer, _int, _Pointer]),
-    "coldplate_attention_run": (
-        None,
-        [_Pointer, _int, _int, _Pointer, _long, _Pointer, _long, _Pointer, _long],
-    ),
-    "coldplate_argmax": (None, [_Pointer, _int, _long, _Pointer, _Pointer]),
-}
-
-
-def declare(library: ctypes.CDLL) -> None:
-    """Give the functions used here their types."""
-    for name, (result, arguments) in _PROTOTYPES.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +75,6 @@ class NativeStep:
     """All layers of a step in one call."""
 
     def __init__(self, library: ctypes.CDLL, parts: DecoderParts, cache: KvCache) -> None:
-        declare(library)
         self._parts, self._cache = parts, cache  # what the addresses below point to
         self._halves = [_halves(library, layer.gate_up) for layer in parts.layers]
         layers = (_Layer * len(parts.layers))(
@@ -160,7 +136,6 @@ class NativeAttention:
     """Attention over ``cache`` for ``heads`` query heads, layer by layer; ``plan`` comes first in every step."""
 
     def __init__(self, library: ctypes.CDLL, cache: KvCache, heads: int, scale: float) -> None:
-        declare(library)
         self._cache, self._heads = cache, heads
         self._plan, self._run = library.coldplate_attention_plan, library.coldplate_attention_run
         self._attention = library.coldplate_attention_new(
@@ -198,20 +173,6 @@ class NativeAttention:
             out.stride(0),
         )
         return out.to(queries.dtype)
-
-
-def argmax(library: ctypes.CDLL, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Index (int64) and value of the first greatest of each row of float32 ``logits [rows, n]``.
-
-    NaN counts as greatest, so a value that is not finite marks a row that is unusable.
-    """
-    declare(library)
-    logits = logits.contiguous()
-    rows, count = logits.shape
-    ids, best = torch.empty(rows, dtype=torch.int64), torch.empty(rows)
-    if rows:
-        library.coldplate_argmax(logits.data_ptr(), rows, count, ids.data_ptr(), best.data_ptr())
-    return ids, best
 
 
 def _rows(heads: Tensor) -> Tensor:
