@@ -14,9 +14,10 @@ from torch import Tensor
 
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.devices.cpu import CpuDevice
-from coldplate_engine.kernels.library import load_library
+from coldplate_engine.kernels.library import KernelMode, load_library
 from coldplate_engine.models.decoder_runner import DecoderRunner
 from coldplate_engine.step_timer import StepTimer
+from coldplate_engine.weights.convert import QuantizeTo
 from support.random_models import LLAMA, VARIANTS, VOCABULARY, save_model
 
 pytestmark = pytest.mark.skipif(load_library() is None, reason="no C++ compiler here")
@@ -38,10 +39,11 @@ def checkpoint(variant: str) -> Path:
 
 
 @cache
-def runner(variant: str, kernels: str = "on", dtype: str = "float32", quantize: str | None = None) -> DecoderRunner:
-    device = CpuDevice(threads=2, kernels="on" if kernels == "on" else "off")
-    chosen = None if quantize is None else "int8"
-    loaded = device.load(checkpoint(variant), dtype, None, lambda _phase, _share: None, chosen)
+def runner(
+    variant: str, kernels: KernelMode = "on", dtype: str = "float32", quantize: QuantizeTo | None = None
+) -> DecoderRunner:
+    device = CpuDevice(threads=2, kernels=kernels)
+    loaded = device.load(checkpoint(variant), dtype, None, lambda _phase, _share: None, quantize)
     loaded.allocate_kv(BLOCKS, BLOCK)
     return loaded
 
@@ -84,7 +86,7 @@ def test_fused_and_by_operators_agree(variant: str, dtype: str, tolerance: float
 @settings(max_examples=15, deadline=None)
 @given(lengths=st.lists(st.integers(1, 100), min_size=1, max_size=6), threads=st.integers(1, 3))
 def test_a_decode_gives_the_same_bits_alone_and_in_any_batch(
-    quantize: str | None, lengths: list[int], threads: int
+    quantize: QuantizeTo | None, lengths: list[int], threads: int
 ) -> None:
     one = runner("llama-grouped", quantize=quantize)
     assert one._library is not None
