@@ -68,11 +68,14 @@ class Call:
 
     async def _news(self, timeout_s: float) -> bool:
         """Wait until a stream has changed; False when none has in time. 0 is no limit."""
-        try:
-            async with asyncio.timeout(timeout_s or None):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
+        if timeout_s:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                return False
+        else:
+            await self._changed.wait()
         self._changed.clear()
         return True
 

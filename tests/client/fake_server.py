@@ -2,7 +2,8 @@
 
 The prompt chooses the behaviour: ``say TEXT`` answers TEXT one character a token, ``move TEXT`` also moves to another
 device, ``hang`` sends one delta and waits, ``fail CODE`` ends with that status and details, ``cut CODE`` does so after
-two deltas, ``half`` ends OK without its last event.
+two deltas, ``half`` ends OK without its last event, ``think TEXT`` thinks "hm" before TEXT. As many choices as ``n``
+asks for say the same; with ``logprobs`` each token has one, and with ``prompt_logprobs`` a prompt has one.
 """
 
 import threading
@@ -121,7 +122,8 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
             model_revision="r1",
             device="cpu",
             seed=7,
-            choices=[_choice(rest)],
+            choices=[_choice(index, request, rest) for index in range(max(1, request.sampling.n))],
+            prompt_logprobs=_prompt_logprobs(request),
             usage=generation_pb2.Usage(prompt_tokens=3, completion_tokens=len(rest)),
             timings=_timings(),
         )
@@ -141,9 +143,15 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
         if verb == "hang":
             yield _delta(0, "x")
             self._hang()
-        text = rest if verb in {"say", "move"} else "ab"
+        if prompt_logprobs := _prompt_logprobs(request):
+            yield Response(prompt_logprobs=generation_pb2.PromptLogprobs(first_token_index=1, logprobs=prompt_logprobs))
+        if verb == "think":
+            yield Response(delta=generation_pb2.Delta(reasoning_text="hm"))
+        text = rest if verb in {"say", "move", "think"} else "ab"
+        choices = max(1, request.sampling.n)
         for at, character in enumerate(text):
-            yield _delta(at, character)
+            for index in range(choices):
+                yield _delta(at, character, index, logprobs=request.reporting.HasField("logprobs"))
         if verb == "cut":
             _fail(context, rest)
         if verb == "half":
@@ -158,11 +166,12 @@ class _Generation(generation_pb2_grpc.GenerationServiceServicer):
                 )
             )
         yield Response()  # an event of a newer contract
-        yield Response(
-            choice_finished=generation_pb2.ChoiceFinished(
-                reason=generation_pb2.FINISH_REASON_STOP_SEQUENCE, stop_sequence="."
+        for index in range(choices):
+            yield Response(
+                choice_finished=generation_pb2.ChoiceFinished(
+                    choice_index=index, reason=generation_pb2.FINISH_REASON_STOP_SEQUENCE, stop_sequence="."
+                )
             )
-        )
         yield Response(
             completed=generation_pb2.Completed(
                 usage=generation_pb2.Usage(prompt_tokens=3, completion_tokens=len(text)), timings=_timings()
@@ -208,7 +217,17 @@ class _Model(model_pb2_grpc.ModelServiceServicer):
             architecture="LlamaForCausalLM",
             parameter_count=134_515_008,
             max_context_tokens=2048,
-            replicas=[model_pb2.ModelReplica(worker="cpu", devices=["cpu"], dtype="float32")],
+            replicas=[
+                model_pb2.ModelReplica(
+                    worker="cpu",
+                    devices=["cpu"],
+                    dtype="float32",
+                    features=["logprobs", "guided"],
+                    engine_settings={"block_size": "16"},
+                    weight_bytes=500 * 2**20,
+                    kv_cache_bytes=64 * 2**20,
+                )
+            ],
         )
         return model_pb2.ListModelsResponse(models=[model])
 
@@ -266,14 +285,35 @@ class _Admin(admin_pb2_grpc.AdminServiceServicer):
         return admin_pb2.AbortResponse(aborted=known, unknown=[n for n in request.request_ids if n not in known])
 
 
-def _delta(at: int, text: str) -> Response:
-    return Response(delta=generation_pb2.Delta(text=text, token_ids=[ord(text)], token_count=1, first_token_index=at))
+def _delta(at: int, text: str, choice_index: int = 0, *, logprobs: bool = False) -> Response:
+    return Response(
+        delta=generation_pb2.Delta(
+            choice_index=choice_index,
+            text=text,
+            token_ids=[ord(text)],
+            token_count=1,
+            first_token_index=at,
+            logprobs=[_logprob(ord(text))] if logprobs else [],
+        )
+    )
 
 
-def _choice(text: str) -> generation_pb2.Choice:
+def _logprob(token_id: int) -> generation_pb2.TokenLogprob:
+    other = generation_pb2.TokenAlternative(token_id=9, logprob=-2)
+    return generation_pb2.TokenLogprob(token_id=token_id, logprob=-0.5, alternatives=[other])
+
+
+def _prompt_logprobs(request: generation_pb2.GenerateRequest) -> list[generation_pb2.TokenLogprob]:
+    return [_logprob(5)] if request.reporting.HasField("prompt_logprobs") else []
+
+
+def _choice(index: int, request: generation_pb2.GenerateRequest, text: str) -> generation_pb2.Choice:
     return generation_pb2.Choice(
+        index=index,
         text=text,
+        reasoning_text="hm" if request.text.startswith("think") else "",
         token_ids=[ord(character) for character in text],
+        logprobs=[_logprob(ord(character)) for character in text if request.reporting.HasField("logprobs")],
         finish_reason=generation_pb2.FINISH_REASON_END_OF_TEXT,
     )
 

@@ -69,6 +69,41 @@ def test_generate_passes_its_options_on(server: FakeServer) -> None:
     assert server.seen.time_remaining_s[0] is not None
 
 
+def test_generate_passes_constraints_and_penalties_on(server: FakeServer, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"enum": [1]}')
+    flags = [f"--json-schema={schema}", "--repetition-penalty=1.5", "--min-tokens=2", "--frequency-penalty=0.5"]
+    assert run("generate", "say x", *flags, "--server", server.target).returncode == 0
+    assert run("generate", "say x", "--choice=a", "--choice=b", "--server", server.target).returncode == 0
+    assert run("generate", "say x", "--regex=a+", "--server", server.target).returncode == 0
+    first, second, third = server.seen.requests
+    assert (first.json_schema, first.sampling.repetition_penalty) == ('{"enum": [1]}', 1.5)
+    assert (first.stopping.min_tokens, first.sampling.frequency_penalty) == (2, 0.5)
+    assert (list(second.choices.texts), third.regex) == (["a", "b"], "a+")
+
+
+def test_generate_prints_every_choice_and_its_log_probabilities(server: FakeServer) -> None:
+    result = run("generate", "say ab", "--n=2", "--logprobs=1", "--server", server.target)
+    lines = ["ab", "  token 97: -0.5000, 9: -2.0000", "  token 98: -0.5000, 9: -2.0000"]
+    assert result.stdout.splitlines() == ["[0]", *lines, "[1]", *lines]
+    values = json.loads(run("generate", "say ab", "--n=2", "--json", "--server", server.target).stdout)
+    assert [choice["text"] for choice in values["choices"]] == ["ab", "ab"]
+
+
+@pytest.mark.parametrize("flags", [["--json-schema=/nowhere"], ["--regex=a", "--choice=b"]])
+def test_a_constraint_that_cannot_be_sent_is_bad_usage(server: FakeServer, flags: list[str]) -> None:
+    result = run("generate", "say x", *flags, "--server", server.target)
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+
+
+def test_what_a_model_thinks_is_no_part_of_what_is_printed(server: FakeServer) -> None:
+    assert run("generate", "think ab", "--server", server.target).stdout == "ab\n"
+    said = run("chat", "--once", "think ab", "--no-thinking", "--thinking-budget=3", "--server", server.target)
+    assert said.stdout == "ab\n"
+    reasoning = server.seen.requests[-1].reasoning
+    assert (reasoning.HasField("enabled"), reasoning.enabled, reasoning.budget_tokens) == (True, False, 3)
+
+
 def test_a_refusal_is_one_line_with_the_retry_hint(server: FakeServer) -> None:
     result = run("generate", "fail RESOURCE_EXHAUSTED", "--server", server.target)
     assert result.returncode == 1
@@ -301,9 +336,10 @@ def test_drain_resume_abort(control: str) -> None:
 def test_models_list(server: FakeServer) -> None:
     result = run("models", "list", "--server", server.target)
     assert result.returncode == 0
-    for word in ("demo", "AVAILABLE", "LlamaForCausalLM", "135 M", "2048", "cpu (float32)"):
+    for word in ("demo", "AVAILABLE", "LlamaForCausalLM", "135 M", "2048", "cpu (float32)", "500 + 64 MiB"):
         assert word in result.stdout
-    assert len(run("models", "list", "--server", server.target, COLUMNS="30").stdout.splitlines()) == 2, "not cut"
+    assert "cpu: logprobs, guided; block_size 16" in result.stdout
+    assert len(run("models", "list", "--server", server.target, COLUMNS="30").stdout.splitlines()) == 3, "not cut"
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"GGUF", b""])

@@ -1,5 +1,7 @@
 """The synchronous client against a server with canned answers."""
 
+from typing import Any
+
 import grpc
 import pytest
 
@@ -31,6 +33,7 @@ from coldplate_client import (
     ResumeLevel,
     ServiceFault,
     Started,
+    TokenLogprob,
     Unavailable,
     Unimplemented,
     Violation,
@@ -60,6 +63,17 @@ def test_every_option_reaches_the_request(client: Client, server: FakeServer) ->
         top_k=3,
         min_p=0.25,
         seed=2**53 + 1,
+        n=2,
+        repetition_penalty=1.5,
+        presence_penalty=-1.0,
+        frequency_penalty=0.5,
+        logit_bias={7: -100.0},
+        min_tokens=1,
+        logprobs=0,
+        prompt_logprobs=3,
+        json_schema={"type": "integer"},
+        reasoning=False,
+        reasoning_budget_tokens=0,
         stop="END",
         stop_token_ids=[9],
         ignore_end_of_text=True,
@@ -74,11 +88,24 @@ def test_every_option_reaches_the_request(client: Client, server: FakeServer) ->
     assert request == generation_pb2.GenerateRequest(
         model="demo",
         text="say x",
-        sampling=generation_pb2.Sampling(temperature=0.0, top_p=0.5, top_k=3, min_p=0.25, seed=2**53 + 1),
-        stopping=generation_pb2.Stopping(
-            max_tokens=0, stop_sequences=["END"], stop_token_ids=[9], ignore_end_of_text=True
+        sampling=generation_pb2.Sampling(
+            temperature=0.0,
+            top_p=0.5,
+            top_k=3,
+            min_p=0.25,
+            seed=2**53 + 1,
+            n=2,
+            repetition_penalty=1.5,
+            presence_penalty=-1.0,
+            frequency_penalty=0.5,
+            logit_bias={7: -100.0},
         ),
-        reporting=generation_pb2.Reporting(token_ids=True, special_tokens=True),
+        json_schema='{"type": "integer"}',
+        reasoning=generation_pb2.Reasoning(enabled=False, budget_tokens=0),
+        stopping=generation_pb2.Stopping(
+            max_tokens=0, min_tokens=1, stop_sequences=["END"], stop_token_ids=[9], ignore_end_of_text=True
+        ),
+        reporting=generation_pb2.Reporting(token_ids=True, special_tokens=True, logprobs=0, prompt_logprobs=3),
         scheduling=generation_pb2.Scheduling(
             priority=generation_pb2.PRIORITY_HIGH, queue_timeout={"seconds": 1, "nanos": 500_000_000}
         ),
@@ -88,6 +115,57 @@ def test_every_option_reaches_the_request(client: Client, server: FakeServer) ->
     (remaining,) = server.seen.time_remaining_s
     assert remaining is not None
     assert 15 < remaining <= 20
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "text"),
+    [
+        ({"regex": "a+"}, "regex", "a+"),
+        ({"grammar": "start: /a/"}, "grammar", "start: /a/"),
+        ({"json_schema": '{"enum": [1]}'}, "json_schema", '{"enum": [1]}'),
+        ({"choices": ["a", "b"]}, "choices", generation_pb2.Choices(texts=["a", "b"])),
+    ],
+)
+def test_each_constraint_reaches_the_request(
+    client: Client, server: FakeServer, options: dict[str, Any], kind: str, text: object
+) -> None:
+    client.generate("say x", **options)
+    (request,) = server.seen.requests
+    assert request.WhichOneof("constraint") == kind
+    assert getattr(request, kind) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"regex": "a", "choices": ["a"]}, "regex and choices"),
+        ({"choices": "yes"}, "choices: expected a list"),
+        ({"json_schema": {"a": float("nan")}}, "json_schema"),
+        ({"regex": "\ud800"}, "regex: .*surrogate"),
+        ({"logit_bias": {2**40: 1.0}}, "logit_bias is"),
+        ({"logprobs": 2**40}, "logprobs is"),
+    ],
+)
+def test_a_constraint_or_count_that_cannot_be_sent_is_named(
+    client: Client, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises((ValueError, TypeError), match=words):
+        client.generate("say x", **options)
+
+
+def test_choices_log_probabilities_and_thinking_are_the_same_streamed_and_not(client: Client) -> None:
+    whole = client.generate("think ab", n=2, logprobs=1, prompt_logprobs=1)
+    with client.stream("think ab", n=2, logprobs=1, prompt_logprobs=1) as stream:
+        assert "".join(stream.texts()) == "ab"
+    joined = stream.partial
+    known = tuple(TokenLogprob(token, -0.5, ((9, -2.0),)) for token in b"ab")
+    for answer in (whole, joined):
+        assert [choice.index for choice in answer.choices] == [0, 1]
+        assert [choice.text for choice in answer.choices] == ["ab", "ab"]
+        assert answer.logprobs == answer.choices[1].logprobs == known
+        assert answer.prompt_logprobs == (TokenLogprob(5, -0.5, ((9, -2.0),)),)
+        assert answer.reasoning_text == "hm"
+    assert joined.choices[1].finish_reason is FinishReason.STOP_SEQUENCE
 
 
 def test_what_is_not_given_is_not_sent(client: Client, server: FakeServer) -> None:
