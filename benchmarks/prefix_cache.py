@@ -18,7 +18,7 @@ from pathlib import Path
 from coldplate.logs import configure_logs
 from coldplate_engine.engine import Engine
 from coldplate_engine.importing.demo_model import ensure_demo_model
-from coldplate_engine.loop import CommandQueue
+from coldplate_engine.inbox import CommandQueue
 from coldplate_engine.messages import Connect, Shutdown, StepOutput, Submission
 from coldplate_engine.settings import EngineSettings
 from coldplate_engine.threads import let_waiting_threads_sleep
