@@ -18,6 +18,8 @@ from coldplate_engine.models.decoder_runner import DecoderRunner
 from coldplate_engine.step_timer import StepTimer
 from support.random_models import GENERIC_VARIANTS, GPT2, LLAMA, VARIANTS, VOCABULARY, save_model
 
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.:DeprecationWarning")  # of GPT-BigCode's module
+
 BLOCK, BLOCKS = 4, 160
 
 

@@ -192,6 +192,17 @@ GENERIC_VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "mixtral",
         LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 11, "head_dim": 8},
     ),
+    "qwen2-moe": (
+        "qwen2_moe",
+        LLAMA
+        | {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 20,
+        },
+    ),
+    "gpt-bigcode": ("gpt_bigcode", GPT2),  # all heads share one key head
     "deepseek-v2": (
         "deepseek_v2",
         LLAMA

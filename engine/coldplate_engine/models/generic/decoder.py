@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from coldplate_engine.models.attention import PagedAttention
 from coldplate_engine.models.decoder import DecoderShape
@@ -88,8 +87,21 @@ class _GivenHidden(nn.Module):
     def decoder(self) -> "_GivenHidden":
         return self  # some models call their body's decoder
 
-    def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=cast("torch.FloatTensor", self.hidden))
+    def forward(self, *_: Any, **__: Any) -> "_BodyOutput":
+        return _BodyOutput(self.hidden)
+
+
+class _BodyOutput:
+    """What a body returns: its states, and None for everything else a model may pass on."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getattr__(self, _: str) -> None:
+        return None
+
+    def __getitem__(self, _: int) -> Tensor:
+        return self.last_hidden_state
 
 
 class EngineLinear(nn.Module):

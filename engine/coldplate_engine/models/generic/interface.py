@@ -40,9 +40,13 @@ class LayerCall:
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """A causal mask as ordered by a model: what a token sees, itself included; None is all before it."""
+    """A mask as ordered by a model: how many tokens a token sees, itself included; None is all before it.
+
+    ``known``: it is such a causal or sliding mask. A model may order one of another kind that no layer uses.
+    """
 
     window: int | None
+    known: bool
 
 
 class Recording:
@@ -59,7 +63,9 @@ class Recording:
             raise Unsupported(f"attends twice in layer {layer}")
         if mask is not None and not isinstance(mask, Mask):
             raise Unsupported(f"makes a mask of its own in layer {layer}")
-        window = mask.window if isinstance(mask, Mask) else None
+        if mask is not None and not mask.known:
+            raise Unsupported("attends by a mask that is neither causal nor a sliding window")
+        window = None if mask is None else mask.window
         self.layers[layer] = LayerCall(query.shape[1], key.shape[1], key.shape[3], value.shape[3], window, softcap)
         return query.new_zeros(query.shape[2], query.shape[1] * value.shape[3])
 
@@ -123,16 +129,14 @@ def _attention(
 
 
 def _mask(*, mask_function: Any, local_size: int | None = None, **_: Any) -> Mask | None:
-    """Called by transformers where it would build a mask. Raises ``Unsupported`` for other than causal and sliding."""
+    """Called by transformers where it would build a mask."""
     if isinstance(_current[-1], PagedStep):
         return None
     span = local_size or _PROBED_TOKENS
     query, keys = torch.tensor(2 * span), torch.arange(3 * span)
     zero = torch.tensor(0)
     wanted = (keys <= query) & (keys > query - (local_size or 3 * span))
-    if not torch.equal(mask_function(zero, zero, query, keys).expand(keys.shape), wanted):
-        raise Unsupported("orders an attention mask that is neither causal nor a sliding window")
-    return Mask(local_size)
+    return Mask(local_size, torch.equal(mask_function(zero, zero, query, keys).expand(keys.shape), wanted))
 
 
 def register() -> None:
