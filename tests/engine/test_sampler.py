@@ -8,7 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from coldplate_engine import row_math
+from coldplate_engine.kernels.library import load_library
 from coldplate_engine.messages import Sampling
+from coldplate_engine.row_math import exp_sums, leading
 from coldplate_engine.sampler import SampleRow, sample
 from coldplate_engine.uniform import uniform
 
@@ -132,3 +135,35 @@ def test_logits_are_left_as_they_are() -> None:
     before = logits.clone()
     sample(logits, [SampleRow(Sampling(temperature=1.0, top_k=5, top_p=0.9, min_p=0.1), i) for i in range(4)])
     assert torch.equal(logits, before)
+
+
+@pytest.mark.parametrize("vocabulary", [64, 300, 20_000, 49_157])
+@pytest.mark.parametrize("count", [1, 20, 64, 256])
+def test_the_leading_logits_are_those_of_topk(vocabulary: int, count: int) -> None:
+    logits = logits_of(5, vocabulary)
+    logits[1, 7:] = -torch.inf
+    logits[2] = 1.5
+    logits[3, ::2] = 3.0
+    count = min(count, vocabulary)
+    values, columns = leading(logits, count)
+    assert torch.equal(values, logits.topk(count, dim=1).values)
+    assert torch.equal(values, logits.gather(1, columns))
+    assert all(len(set(row)) == count for row in columns.tolist())
+    alone = leading(logits[3:4], count)
+    assert torch.equal(alone[1], columns[3:4])
+
+
+def test_the_kernels_sums_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = load_library("auto")
+    if library is None:
+        pytest.skip("no compiler here")
+    logits = logits_of(4, 5003, scale=6.0)
+    logits[1, 100:4000] = -torch.inf
+    highest, temperature = logits.amax(dim=1), torch.tensor([1.0, 0.3, 2.0, 1e-4])
+    native = exp_sums(logits, highest, temperature)
+    rows = [SampleRow(Sampling(temperature=0.9, top_p=0.7 + 0.1 * (i % 4), seed=i), i) for i in range(200)]
+    many = logits[:1].expand(200, -1).contiguous()
+    tokens = sample(many, rows)
+    monkeypatch.setattr(row_math, "loaded_library", lambda: None)
+    torch.testing.assert_close(native, exp_sums(logits, highest, temperature), rtol=1e-5, atol=1e-12)
+    assert tokens == sample(many, rows)
