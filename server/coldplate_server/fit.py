@@ -7,6 +7,8 @@ from typing import NoReturn
 from coldplate_server.errors import InvalidRequest, Violation
 from coldplate_server.request import GenerationRequest
 
+MAX_LOGPROBS_PER_CALL = 1_000_000  # about 12 bytes each in a reply, which has 16 MiB
+
 
 @dataclass(frozen=True, slots=True)
 class Room:
@@ -40,6 +42,7 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
     if done > max_tokens:
         _refuse(f"{prefix}resume.emitted_token_ids", f"{done} of at most {max_tokens} tokens exist")
     _check_ids(request, prompt_ids, room.vocabulary, prefix)
+    _check_logprobs(request, len(prompt_ids), max_tokens, prefix)
     needed = len(prompt_ids) + max_tokens
     if room.cache is not None and needed > room.cache:
         _refuse(
@@ -58,6 +61,17 @@ def check_resumable(request: GenerationRequest, stop_token_ids: AbstractSet[int]
         _refuse(
             f"{prefix}resume.emitted_token_ids[{index}]", f"token id {token} ends the answer: nothing comes after it"
         )
+
+
+def _check_logprobs(request: GenerationRequest, prompt_tokens: int, max_tokens: int, prefix: str) -> None:
+    for field, alternatives, tokens in (
+        ("logprobs", request.logprobs, request.n * max_tokens),
+        ("prompt_logprobs", request.prompt_logprobs, prompt_tokens),
+    ):
+        count = 0 if alternatives is None else tokens * (1 + alternatives)
+        if count > MAX_LOGPROBS_PER_CALL:
+            text = f"is {alternatives} beside each of up to {tokens} tokens, {count} log-probabilities"
+            _refuse(f"{prefix}reporting.{field}", f"{text}; one call reports at most {MAX_LOGPROBS_PER_CALL}")
 
 
 def _check_ids(request: GenerationRequest, prompt_ids: list[int], vocabulary: int, prefix: str) -> None:

@@ -169,6 +169,7 @@ HEAVY: dict[str, Callable[[], dict[str, Any]]] = {
     "messages": lambda: {"conversation": {"messages": [{}] * 1_500_000}},
     "parts": lambda: {"conversation": {"messages": [{"role": "user", "parts": [{}] * 1_500_000}]}},
     "logit_bias": lambda: {"text": "hello", "sampling": {"logit_bias": dict.fromkeys(range(200_000), 1.0)}},
+    "choices": lambda: {"text": "hello", "choices": {"texts": [""] * 1_500_000}},
     "token_ids": lambda: {"token_ids": {"ids": [1] * 3_000_000}},
 }
 

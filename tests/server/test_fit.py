@@ -1,12 +1,14 @@
 """The arithmetic of a request: what is left for the answer, and what can never fit."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coldplate_server.errors import InvalidRequest
 from coldplate_server.fit import Room, check_resumable, fit_max_tokens
-from coldplate_server.request import GenerationRequest, StopRules
+from coldplate_server.request import GenerationRequest, SamplingParams, StopRules
 
 ROOM = Room(context=256, cache=None, vocabulary=100)
 
@@ -63,6 +65,31 @@ def test_ids_outside_the_vocabulary_are_refused_by_field() -> None:
     request = GenerationRequest("r", "m", (1,), stop=StopRules(token_ids=frozenset({-1})))
     with pytest.raises(InvalidRequest, match=r"stopping\.stop_token_ids: token id -1"):
         fit_max_tokens(request, [1], ROOM, 64, "")
+
+
+def test_a_bias_on_an_unknown_token_is_refused() -> None:
+    for token in (100, 999_999):
+        request = GenerationRequest("r", "m", (1,), sampling=SamplingParams(logit_bias={99: 1.0, token: 5.0}))
+        with pytest.raises(InvalidRequest, match=rf"sampling\.logit_bias: token id {token} is outside"):
+            fit_max_tokens(request, [1], ROOM, 64, "")
+
+
+def test_min_tokens_above_the_default_is_refused_and_above_the_context_is_not() -> None:
+    request = GenerationRequest("r", "m", (1,), stop=StopRules(min_tokens=65))
+    with pytest.raises(InvalidRequest, match=r"min_tokens: is 65, above max_tokens, which is 64"):
+        fit_max_tokens(request, [1], ROOM, 64, "")
+    assert fit_max_tokens(replace(request, max_tokens=65), [1] * 250, ROOM, 64, "") == 6
+
+
+def test_more_log_probabilities_than_a_reply_can_hold_are_refused_by_field() -> None:
+    wide = Room(context=2**20, cache=None, vocabulary=100)
+    request = GenerationRequest("r", "m", (1,), n=64, max_tokens=800, logprobs=20)
+    with pytest.raises(InvalidRequest, match=r"reporting\.logprobs: is 20 beside each of up to 51200 tokens"):
+        fit_max_tokens(request, [1], wide, 64, "")
+    assert fit_max_tokens(replace(request, logprobs=18), [1], wide, 64, "") == 800
+    request = GenerationRequest("r", "m", (1,), prompt_logprobs=20)
+    with pytest.raises(InvalidRequest, match=r"reporting\.prompt_logprobs"):
+        fit_max_tokens(request, [1] * 50_000, wide, 64, "")
 
 
 @given(st.integers(1, 300), st.integers(1, 400), st.integers(1, 300), st.integers(1, 300))

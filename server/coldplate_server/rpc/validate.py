@@ -217,11 +217,11 @@ def _constraint(check: Checker, message: generation_pb2.GenerateRequest) -> None
     kind = message.WhichOneof("constraint")
     if kind is None:
         return
-    texts = list(message.choices.texts) if kind == "choices" else [getattr(message, kind)]
-    if kind == "choices" and not texts:
+    if kind == "choices" and not message.choices.texts:
         check.add("choices.texts", "is empty: there is nothing to choose from")
-    if not check.at_most("choices.texts", len(texts), MAX_CHOICE_TEXTS, "texts"):
+    if not check.at_most("choices.texts", len(message.choices.texts), MAX_CHOICE_TEXTS, "texts"):
         return
+    texts = list(message.choices.texts) if kind == "choices" else [getattr(message, kind)]
     if kind in ("json_schema", "grammar") and not texts[0]:
         check.add(kind, "is empty")
     for index, text in enumerate(texts):

@@ -15,6 +15,7 @@ MAX_CONSTRAINT_BYTES = 128 * 1024
 _CHILDREN = 2
 _MAX_WAITING = 64
 _TIME_LIMIT_S = 0.9
+_LEAST_TIME_S = 0.5  # for the compiling, when the process had to be started first
 _START_LIMIT_S = 10.0
 _REMEMBERED = 512
 _BUSY_RETRY_S = 1.0
@@ -78,12 +79,16 @@ class _Child:
         self._process: asyncio.subprocess.Process | None = None
 
     async def ask(self, line: bytes, time_limit_s: float) -> str | None:
-        """What is wrong with a constraint. Raises TimeoutError; the process does not outlive that."""
+        """What is wrong with a constraint. Raises TimeoutError; the process does not outlive that.
+
+        The limit counts from here, so that a refusal comes in time from a process that is only starting, too.
+        """
+        deadline = asyncio.get_running_loop().time() + time_limit_s
         try:
             process = self._process or await self._start()
             assert process.stdin is not None
             assert process.stdout is not None
-            async with asyncio.timeout(time_limit_s):
+            async with asyncio.timeout(max(_LEAST_TIME_S, deadline - asyncio.get_running_loop().time())):
                 process.stdin.write(line + b"\n")
                 answer = await process.stdout.readline()
         except BaseException:
