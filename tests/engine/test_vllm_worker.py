@@ -165,11 +165,10 @@ async def test_a_cap_and_a_budget_are_kept_within_two_steps(worker: VllmWorker) 
         await control.submit(10, PROMPT, 5)
         await control.until_finished(1, 2, 3, 4)
         assert 10 not in control.tokens or control.finished.keys() >= {1, 2, 3, 4}
-        largest = 0
         while 10 not in control.finished:
+            before = control.last.number
             step = await control.step()
-            largest = max(largest, step.stats.prefill_tokens)
-        assert largest <= 3
+            assert step.stats.prefill_tokens <= 3 * (step.number - before)  # a step without a token has no message
         assert control.tokens[10] == ANSWER[:5]
 
 
@@ -178,18 +177,16 @@ async def test_duty_is_the_busy_share_and_a_release_brings_back_the_speed(worker
         for seq, duty in enumerate((0.5, 0.2), 1):
             await limit(control, seq, duty=duty)
             start = time.monotonic()
-            busy = paced = 0
+            busy = 0
             stream = 1000 * seq
             while time.monotonic() - start < 10:
                 await control.submit(stream, PROMPT, 100)
                 while stream not in control.finished:
                     stats = (await control.step()).stats
                     busy += stats.device_us + stats.schedule_us + stats.host_prep_us
-                    paced += stats.paced_us
                 stream += 1
             wall = time.monotonic() - start
-            assert busy / (busy + paced) == pytest.approx(duty, rel=0.03)
-            assert busy * 1e-6 / wall <= duty * 1.03
+            assert busy * 1e-6 / wall == pytest.approx(duty, rel=0.03)
         await limit(control, 3)
         await run(control, 5000, 8, 100)
 
