@@ -207,7 +207,7 @@ async def test_a_killed_engine_core_ends_streams_and_worker_at_once_and_leaves_n
             await control.until_closed()
         assert worker.wait(20) == 3
         _, left = psutil.wait_procs(everything, timeout=5)
-        assert not left
+        assert not left, left
 
 
 async def test_an_engine_core_out_of_memory_is_told_as_such() -> None:
@@ -228,7 +228,7 @@ async def test_a_killed_worker_takes_its_engine_cores_with_it() -> None:
             worker.signal(signal.SIGKILL)
             worker.wait(5)
             _, left = psutil.wait_procs(everything, timeout=20)
-            assert not left
+            assert not left, left
 
 
 @pytest.mark.parametrize("flag", ["--tensor-parallel-size=2", "--pipeline-parallel-size=2"])

@@ -74,6 +74,7 @@ class VllmEngine:
             by_priority=config.scheduler_config.policy == "priority",
         )
         unname_shared_memory()
+        launched.processes = psutil.Process().children(recursive=True)
         desk = Desk(launched.llm, launched.board, counter, lambda: _cause_of_death(launched))
         launched.output.forget()
         log.info(
@@ -110,11 +111,11 @@ def _cause_of_death(launched: Launched) -> tuple[EngineError, str]:
 
 def _stop(launched: Launched) -> None:
     """End vLLM in its own way, and what is left of it after its time."""
-    ours = psutil.Process().children(recursive=True)
+    ours = {*launched.processes, *psutil.Process().children(recursive=True)}  # a rank may have lost its engine core
     stopping = threading.Thread(target=_shut_down, args=(launched,), name="vllm-stop", daemon=True)
     stopping.start()
     stopping.join(_STOP_S.get(launched.devices[0].kind, _STOP_S["npu"]))
-    end_processes(ours)
+    end_processes(list(ours))
 
 
 def _shut_down(launched: Launched) -> None:

@@ -25,6 +25,7 @@ def prepare(devices: Sequence[DeviceId], threads: int, environment: MutableMappi
     if devices[0].kind == "cpu":
         # Ranks bound to cores by NUMA node would leave the server beside them none, and need a node for each.
         defaults |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads)}
+        defaults["VLLM_WORKER_SHUTDOWN_TIMEOUT_SECONDS"] = "1"  # ranks do not end by themselves there
     elif devices[0].kind == "npu":
         defaults["ASCEND_RT_VISIBLE_DEVICES"] = ",".join(str(device.index) for device in devices)
     for name, value in defaults.items():

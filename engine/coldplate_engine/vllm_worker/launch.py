@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import structlog
 
 from coldplate.device_id import DeviceId, parse_group
@@ -41,6 +42,7 @@ class Launched:
     threads: int
     output: ChildLog
     phases: list[tuple[str, float]] = field(default_factory=list)
+    processes: list[psutil.Process] = field(default_factory=list)
 
 
 def launch(settings: EngineSettings, progress: ReportProgress) -> Launched:
