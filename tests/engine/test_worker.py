@@ -198,7 +198,9 @@ async def test_without_a_server_it_exits_4(model: Path, tmp_path: Path) -> None:
     ("flags", "device", "said"),
     [
         (["--max-model-len", "999"], "cpu", "999"),
-        (["--kv-cache-gib", "100000"], "cpu", "does not fit"),
+        (["--kv-cache-gib", "100000"], "cpu", "would fit"),
+        (["--kv-offload-gib", "60000"], "cpu", "would fit"),
+        (["--kv-offload-gib", "1", "--no-enable-prefix-caching"], "cpu", "needs --enable-prefix-caching"),
         ([], "fault:oom@1,cpu", "--test-faults"),
         ([], "npu:0", "no native NPU support"),
         (["--listen", "unix:/no/such/folder/x.sock"], "cpu", "/no/such/folder does not exist"),
