@@ -141,10 +141,11 @@ def random_llama(
     shards: int = 1,
     vocabulary: int = tok.BYTES_VOCABULARY,
     eos: Sequence[int] = (tok.END_OF_TEXT_ID,),
+    width: int = 64,
 ) -> Checkpoint:
     """A 2-layer Llama with random weights and nearly flat logits, grouped-query attention included."""
     rng = np.random.default_rng(seed)
-    width, heads, kv_heads, inner = 64, 4, 2, 96
+    heads, kv_heads, inner = 4, 2, 96
     tensors: dict[str, Array] = {"model.embed_tokens.weight": _normal(rng, vocabulary, width)}
     for layer in range(2):
         at = f"model.layers.{layer}."

@@ -182,11 +182,8 @@ class Stack(Process):
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
         start_timeout_s: float = 90.0,
-        only_ready: Sequence[str] | None = None,
     ) -> None:
         folder = folder or new_folder()
-        named = models if only_ready is None else only_ready
-        self._awaited = [*([GENERATION] if only_ready is None else []), *(f"model/{name}" for name in named)]
         self.start_timeout_s = start_timeout_s
         self.folder = folder
         self.models = {name: model.path if isinstance(model, Checkpoint) else model for name, model in models.items()}
@@ -222,8 +219,8 @@ class Stack(Process):
         return str(health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status))
 
     def wait_ready(self) -> Self:
-        """Wait until the service and every model, or those of ``only_ready``, answer SERVING."""
-        for service in self._awaited:
+        """Wait until the service and every model answer SERVING, for up to ``start_timeout_s``."""
+        for service in (GENERATION, *(f"model/{name}" for name in self.models)):
             until(f"{service} SERVING", partial(self._serving, service), self.start_timeout_s, 0.1)
         return self
 
