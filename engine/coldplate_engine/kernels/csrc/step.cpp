@@ -11,6 +11,11 @@ namespace {
 // Up to so many rows every thread norms and quantises all of them for itself: cheaper than meeting once more.
 constexpr int kFewRows = 4;
 
+// Parts of a linear for each thread: one that is held up, by another process say, leaves its share to the others.
+constexpr int kPartsPerThread = 4;
+
+enum Linear : int { kQkvLinear, kOutLinear, kGateUpLinear, kDownLinear, kLinears };
+
 int share(int count, int part, int parts) { return int(int64_t(count) * part / parts); }
 
 template <class T>
@@ -33,7 +38,8 @@ Step::Step(const StepModel& model)
       layers_(model.layers, model.layers + model.layer_count),
       attention_({model.pool, CacheType(model.cache_type), model.layer_count, model.kv_heads, model.head_dim,
                   model.block_size},
-                 model.heads, model.scale, model.rotation, model.rotated) {}
+                 model.heads, model.scale, model.rotation, model.rotated),
+      claims_(model.layer_count * kLinears + 1) {}
 
 // One thread's view of a run.
 struct Step::Worker {
@@ -72,20 +78,33 @@ struct Step::Worker {
     return prepared();
   }
 
-  // The normed copy of rows of x; `picked` names them, or null: all.
-  const float* norm(const float* weight, const int32_t* picked, int count) {
+  // The normed copy of `count` rows of x.
+  const float* norm(const float* weight, const float* x, int count) {
     const int width = step.model_.width;
     float* out = own(step.normed_, width);
     for (int row = first(count); row < last(count); row++) {
-      const int64_t from = picked == nullptr ? row : picked[row];
-      rms_norm(step.x_.data() + from * width, weight, step.model_.epsilon, width, out + int64_t(row) * width);
+      rms_norm(x + int64_t(row) * width, weight, step.model_.epsilon, width, out + int64_t(row) * width);
     }
     if (!few) meet();
     return out;
   }
 
-  void multiply(const PackedLinear& linear, const float* x, const void* ready, int count, float* y, bool add) {
-    coldplate::linear(linear, x, linear.k, ready, count, y, linear.n, add, thread, threads);
+  // Calls body(part, parts) for the parts that fall to this thread.
+  template <class Body>
+  void parts(int claim, const Body& body) {
+    const int count = threads == 1 ? 1 : threads * kPartsPerThread;
+    while (true) {
+      const int part = step.claims_[claim].fetch_add(1, std::memory_order_relaxed);
+      if (part >= count) return;
+      body(part, count);
+    }
+  }
+
+  void multiply(int claim, const PackedLinear& linear, const float* x, int count, float* y, bool add) {
+    const void* ready = prepare(linear, x, count);
+    parts(claim, [&](int part, int parts) {
+      coldplate::linear(linear, x, linear.k, ready, count, y, linear.n, add, part, parts);
+    });
   }
 
   void embed() {
@@ -111,48 +130,69 @@ struct Step::Worker {
   void layer(int index) {
     const StepModel& model = step.model_;
     const StepLayer& at = step.layers_[index];
-    float* x = step.x_.data();
-    const float* normed = norm(at.attention_norm, nullptr, rows);
+    const int claim = index * kLinears;
+    float* qkv = step.qkv_.data();
+    const float* normed = norm(at.attention_norm, step.x_.data(), rows);
     account(kNorm);
-    multiply(*at.qkv, normed, prepare(*at.qkv, normed, rows), rows, step.qkv_.data(), false);
+    multiply(claim + kQkvLinear, *at.qkv, normed, rows, qkv, false);
     meet();
     account(kQkv);
 
     const int64_t attended_width = int64_t(model.heads) * model.head_dim;
-    const float* qkv = step.qkv_.data();
     step.attention_.run({index, at.window, qkv, at.qkv->n, qkv + attended_width, at.qkv->n, at.q_norm, at.k_norm,
                          model.epsilon, step.attended_.data(), attended_width},
                         thread, [this] { meet(); });
     meet();
     account(kAttention);
-    multiply(*at.out, step.attended_.data(), prepare(*at.out, step.attended_.data(), rows), rows, x, true);
-    meet();
-    account(kOut);
+    if (index + 1 < model.layer_count) {
+      rest_of_layer(at, claim, rows, step.attended_.data(), step.x_.data());
+    } else if (step.run_.logit_count > 0) {
+      last_rows(attended_width);
+      rest_of_layer(at, claim, step.run_.logit_count, qkv, step.last_x_.data());
+    }
+  }
 
-    normed = norm(at.mlp_norm, nullptr, rows);
-    account(kNorm);
-    const void* ready = prepare(*at.gate, normed, rows);
-    float *gate = step.gate_.data(), *up = step.up_.data();
-    multiply(*at.gate, normed, ready, rows, gate, false);
-    multiply(*at.up, normed, ready, rows, up, false);
-    int begin, end;  // of the columns this thread has just made in both
-    column_range(at.gate->n, thread, threads, &begin, &end);
-    for (int64_t row = 0; row < rows; row++) {
-      const int64_t offset = row * at.gate->n + begin;
-      activate(Activation(model.activation), gate + offset, up + offset, end - begin);
+  // What the last layer still needs: the wanted rows of the residual stream, and of attention in the place of qkv.
+  void last_rows(int64_t attended_width) {
+    const int count = step.run_.logit_count, width = step.model_.width;
+    for (int row = share(count, thread, threads); row < share(count, thread + 1, threads); row++) {
+      const int64_t from = step.run_.logit_rows[row];
+      std::copy_n(step.x_.data() + from * width, width, step.last_x_.data() + int64_t(row) * width);
+      std::copy_n(step.attended_.data() + from * attended_width, attended_width,
+                  step.qkv_.data() + row * attended_width);
     }
     meet();
+  }
+
+  void rest_of_layer(const StepLayer& at, int claim, int count, const float* attended, float* x) {
+    multiply(claim + kOutLinear, *at.out, attended, count, x, true);
+    meet();
+    account(kOut);
+    const float* normed = norm(at.mlp_norm, x, count);
+    account(kNorm);
+    const void* ready = prepare(*at.gate, normed, count);
+    float *gate = step.gate_.data(), *up = step.up_.data();
+    parts(claim + kGateUpLinear, [&](int part, int parts) {
+      coldplate::linear(*at.gate, normed, at.gate->k, ready, count, gate, at.gate->n, false, part, parts);
+      coldplate::linear(*at.up, normed, at.up->k, ready, count, up, at.up->n, false, part, parts);
+      int begin, end;  // of the columns just made in both
+      column_range(at.gate->n, part, parts, &begin, &end);
+      for (int64_t row = 0; row < count; row++) {
+        const int64_t offset = row * at.gate->n + begin;
+        activate(Activation(step.model_.activation), gate + offset, up + offset, end - begin);
+      }
+    });
+    meet();
     account(kGateUp);
-    multiply(*at.down, gate, prepare(*at.down, gate, rows), rows, x, true);
+    multiply(claim + kDownLinear, *at.down, gate, count, x, true);
     meet();
     account(kDown);
   }
 
   void logits() {
     const int count = step.run_.logit_count;
-    const float* normed = norm(step.model_.norm, step.run_.logit_rows, count);
-    const PackedLinear& head = *step.model_.head;
-    multiply(head, normed, prepare(head, normed, count), count, step.run_.logits, false);
+    const float* normed = norm(step.model_.norm, step.last_x_.data(), count);
+    multiply(step.model_.layer_count * kLinears, *step.model_.head, normed, count, step.run_.logits, false);
     account(kHead);
   }
 };
@@ -163,6 +203,7 @@ void Step::run(const int64_t* tokens, int rows, std::vector<Slice> slices, const
   const int threads = get_threads();
   const int64_t most_rows = std::max({rows, logit_count, kFewRows * threads});
   grow(x_, most_rows * model_.width);
+  grow(last_x_, int64_t(logit_count) * model_.width);
   grow(normed_, most_rows * model_.width);
   grow(qkv_, int64_t(rows) * (model_.heads + 2 * model_.kv_heads) * model_.head_dim);
   grow(attended_, int64_t(rows) * model_.heads * model_.head_dim);
@@ -176,6 +217,7 @@ void Step::run(const int64_t* tokens, int rows, std::vector<Slice> slices, const
   }
   prepared_stride_ = (bytes + 127) / 64 * 64;
   grow(prepared_, prepared_stride_ * threads + 64);
+  for (auto& claim : claims_) claim.store(0, std::memory_order_relaxed);
   attention_.plan(std::move(slices), threads);
   run_region([](void* step, int thread, int threads) { static_cast<Step*>(step)->region(thread, threads); }, this);
 }

@@ -1,8 +1,8 @@
 // All layers of a dense Llama-like decoder in one parallel region.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "attention.h"
@@ -70,8 +70,10 @@ class Step {
   Attention attention_;
   Barrier barrier_;
   Run run_{};
-  // By row: the residual stream, its normed copy, queries/keys/values, what attention gives, gate and up.
-  std::vector<float> x_, normed_, qkv_, attended_, gate_, up_;
+  std::vector<std::atomic<int>> claims_;  // by linear: the next part to take
+  // By row: the residual stream, its normed copy, queries/keys/values, what attention gives, gate and up; then the
+  // residual stream of the rows whose logits are wanted.
+  std::vector<float> x_, normed_, qkv_, attended_, gate_, up_, last_x_;
   std::vector<char> prepared_;
   size_t prepared_stride_ = 0;
 };
