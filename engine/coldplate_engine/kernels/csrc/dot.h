@@ -52,6 +52,7 @@ struct NibbleSum {
   __m256i sum = _mm256_setzero_si256();  // int16: 8 times 2 * 15 * 127 stays below 32768
   COLDPLATE_INLINE void add(vi weight, vi x) {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16((__m256i)weight, (__m256i)x));
+    asm("" : "+x"(sum));  // keeps the compiler from summing products first, for which there are no registers
   }
   COLDPLATE_INLINE vi total() const { return (vi)_mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 #endif

@@ -32,6 +32,7 @@ typedef int32_t vi __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t vu __attribute__((vector_size(4 * kLanes)));
 
 #define COLDPLATE_INLINE inline __attribute__((always_inline))
+#define COLDPLATE_LAMBDA __attribute__((always_inline))
 
 template <class V>
 COLDPLATE_INLINE V load(const void* p) {
