@@ -15,6 +15,8 @@ from coldplate_engine.kernels.library import load_library, open_library
 from coldplate_engine.kernels.linear import KernelLinear, linear_maker
 from coldplate_engine.weights.quantized import Int4Weight, Int8Weight, Weight
 
+pytestmark = pytest.mark.timeout(600)  # the first to need them compiles the kernels
+
 # Of the sum of magnitudes behind an output: rounding of float32, and of bfloat16 where torch computes in it.
 FLOAT_BOUND, BFLOAT16_BOUND = 3e-6, 6e-3
 
@@ -104,11 +106,19 @@ def test_kernels_compute_the_linear(
     assert close(on_native, weight, x, bias)
     native().coldplate_set_threads(1)
     assert torch.equal(KernelLinear(native(), weight, bias)(x), on_native)
+
+
+@pytest.mark.slow  # compiles
+@settings(max_examples=60, deadline=None)
+@given(linears(), st.integers(1, 40), st.integers(0, 2**31))
+def test_the_generic_build_computes_the_same(shape: tuple[str, int, int, int], rows: int, seed: int) -> None:
+    weight = weight_of(*shape, seed)
+    x, bias = torch.randn(rows, shape[2], generator=torch.Generator().manual_seed(seed)), torch.ones(shape[1])
     assert close(KernelLinear(generic(), weight, bias)(x), weight, x, bias)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int4", "int8", "w8a8"])
-@pytest.mark.parametrize("library", [native, generic], ids=["native", "generic"])
+@pytest.mark.parametrize("library", [native, pytest.param(generic, marks=pytest.mark.slow)], ids=["native", "generic"])
 def test_a_row_does_not_depend_on_the_rows_beside_it(kind: str, library: object) -> None:
     assert callable(library)
     linear = KernelLinear(library(), weight_of(kind, 83, 576, 576 if kind == "w8a8" else 64, 3), torch.randn(83))
@@ -154,7 +164,7 @@ def test_scales_beyond_float16(kind: str, scale: float) -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int4", "int8", "w8a8"])
-@pytest.mark.parametrize("library", [native, generic], ids=["native", "generic"])
+@pytest.mark.parametrize("library", [native, pytest.param(generic, marks=pytest.mark.slow)], ids=["native", "generic"])
 def test_rows_of_the_weight(kind: str, library: object) -> None:
     assert callable(library)
     weight = weight_of(kind, 37, 70 if kind == "w8a8" else 96, 70 if kind == "w8a8" else 32, 7)

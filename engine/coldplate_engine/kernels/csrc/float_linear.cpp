@@ -44,6 +44,8 @@ constexpr int kGroup = 4;     // panels computed together
 constexpr int kRowBlock = 48;
 constexpr int kStride = kGroup * kPanel;  // of the partial sums
 
+constexpr int kAheadBytes = 2048;  // of weights asked for before they are read; one row keeps the prefetcher busy by itself
+
 // sums[r][16 P] += x[r][0..depth) W[0..depth)[16 P], the P panels being `panel_stride` elements apart.
 template <class Kind, int R, int P>
 void kernel(const typename Kind::Element* w, size_t panel_stride, const float* x, int64_t ldx, int depth, float* sums) {
@@ -52,7 +54,11 @@ void kernel(const typename Kind::Element* w, size_t panel_stride, const float* x
     for (int p = 0; p < P * kParts; p++) sum[r][p] = load<vf>(sums + r * kStride + p * kLanes);
   for (int i = 0; i < depth; i++) {
     vf weight[P * kParts];
-    for (int p = 0; p < P; p++) Kind::load_panel(w + p * panel_stride + i * kPanel, weight + p * kParts);
+    for (int p = 0; p < P; p++) {
+      const typename Kind::Element* row = w + p * panel_stride + i * kPanel;
+      if (R > 1) __builtin_prefetch(reinterpret_cast<const char*>(row) + kAheadBytes);
+      Kind::load_panel(row, weight + p * kParts);
+    }
     for (int r = 0; r < R; r++) {
       const vf value = splat(x[r * ldx + i]);
       for (int p = 0; p < P * kParts; p++) sum[r][p] = fma(value, weight[p], sum[r][p]);
