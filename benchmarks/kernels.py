@@ -2,7 +2,8 @@
 
 For every kind of weight, on the layer shapes of two models: GB/s of weights read and GFLOP/s (for integer kinds, of
 the same multiplications) at 1, 8, 32 and 512 rows, beside the memory read rate and the float32 GEMM rate measured in
-the same run. Weights take turns, so that none comes from a cache. Times are the least of the repeats: what the machine can do.
+the same run. Weights take turns, so that none comes from a cache. Times are the least of the repeats: what the
+machine can do.
 """
 
 import argparse
