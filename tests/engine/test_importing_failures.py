@@ -147,7 +147,7 @@ def replaced(content: bytes, old: bytes, new: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        (b"llama", b"mamba", "unsupported architecture 'mamba': supported are gpt2, llama"),
+        (b"llama", b"mamba", "unsupported architecture 'mamba': supported are gpt2, llama, qwen2, qwen3"),
         (b"llama.block_count", b"llama.block_cOunt", "llama.block_count is missing"),
         (b"smollm", b"foobar", "unsupported pre-tokenizer 'foobar'"),
         (b"blk.0.attn_k.weight", b"blk.0.attn_x.weight", "tensor blk.0.attn_k.weight is missing"),

@@ -9,9 +9,9 @@ import pytest
 import torch
 from gguf.quants import dequantize, quantize
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
 
-from coldplate_engine.importing.gguf_families import llama3_frequency_factors
+from coldplate_engine.importing.gguf_dense import llama3_frequency_factors
 from coldplate_engine.importing.gguf_file import GgufFile
 from coldplate_engine.importing.gguf_import import ImportFailed, import_gguf
 from support import gguf_files
@@ -101,6 +101,40 @@ def test_llama_values_and_greedy_tokens(tmp_path: Path, kind: str, dtype: str) -
 def test_llama_with_biases_and_its_own_output_matrix(tmp_path: Path) -> None:
     model = tiny_llama(tied=False, bias=True)
     gguf_files.write_llama(tmp_path / "m.gguf", model.config, arrays(model, tied=False))
+    loaded = AutoModel.from_pretrained(import_gguf(tmp_path / "m.gguf", tmp_path / "out", progress=no_progress))
+    with torch.inference_mode():
+        assert torch.equal(loaded(torch.tensor([PROMPT])).logits, model(torch.tensor([PROMPT])).logits)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("make", [Qwen2Config, Qwen3Config])
+def test_qwen_logits(tmp_path: Path, make: Any, scaled: bool, tied: bool) -> None:
+    torch.manual_seed(5)
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 50000.0}
+    if scaled:
+        rope |= {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    config = make(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=24 if make is Qwen3Config else 16,
+        max_position_embeddings=128,
+        rope_parameters=rope,
+        tie_word_embeddings=tied,
+        initializer_range=0.2,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
+    model = AutoModel.from_config(config)
+    model.eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or "_norm" in name:
+            torch.nn.init.normal_(parameter)
+    gguf_files.write_qwen(tmp_path / "m.gguf", config, arrays(model, tied=tied))
     loaded = AutoModel.from_pretrained(import_gguf(tmp_path / "m.gguf", tmp_path / "out", progress=no_progress))
     with torch.inference_mode():
         assert torch.equal(loaded(torch.tensor([PROMPT])).logits, model(torch.tensor([PROMPT])).logits)

@@ -78,7 +78,24 @@ def finish(writer: gguf.GGUFWriter) -> None:
 
 def write_llama(path: Path, config: Any, state: Mapping[str, Array], kind: str = "F32", *, pre: str = "smollm") -> None:
     """A llama file from transformers' config and tensors; matrices are stored as ``kind``."""
-    writer = gguf.GGUFWriter(path, "llama")
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    permuted = {
+        name: converter_permute(values, count) if (count := heads.get(name.split(".")[-2])) else values
+        for name, values in state.items()
+    }
+    _write_dense(path, "llama", gguf.MODEL_ARCH.LLAMA, config, permuted, kind, pre)
+
+
+def write_qwen(path: Path, config: Any, state: Mapping[str, Array], kind: str = "F32") -> None:
+    """A qwen2 or qwen3 file from transformers' config and tensors; matrices are stored as ``kind``."""
+    architecture = {"qwen2": gguf.MODEL_ARCH.QWEN2, "qwen3": gguf.MODEL_ARCH.QWEN3}[config.model_type]
+    _write_dense(path, config.model_type, architecture, config, state, kind, "qwen2")
+
+
+def _write_dense(
+    path: Path, key: str, architecture: gguf.MODEL_ARCH, config: Any, state: Mapping[str, Array], kind: str, pre: str
+) -> None:
+    writer = gguf.GGUFWriter(path, key)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -86,14 +103,20 @@ def write_llama(path: Path, config: Any, state: Mapping[str, Array], kind: str =
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_rope_dimension_count(config.head_dim)
+    rope = config.rope_parameters
+    writer.add_rope_freq_base(rope["rope_theta"])
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
     add_byte_level_tokenizer(writer, pre)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    names = gguf.get_tensor_name_map(architecture, config.num_hidden_layers)
     for name, values in state.items():
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        stored = values if heads is None else converter_permute(values, heads)
-        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), stored, kind)
+        _add(writer, names.get_name(name, try_suffixes=(".weight", ".bias")), values, kind)
     finish(writer)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from coldplate.paths import model_cache
 from coldplate_engine.importing.errors import ImportFailed
-from coldplate_engine.importing.gguf_families import Checkpoint, Weight, read_checkpoint
+from coldplate_engine.importing.gguf_checkpoint import Checkpoint, Weight
+from coldplate_engine.importing.gguf_families import read_checkpoint
 from coldplate_engine.importing.gguf_file import GgufFile
 from coldplate_engine.importing.gguf_tokenizer import ImportedTokenizer, read_tokenizer
 from coldplate_engine.importing.safetensors_stream import StreamedTensor, write_safetensors

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coldplate_engine.importing.errors import ImportFailed
-from coldplate_engine.importing.gguf_families import Weight as NamedTensor
+from coldplate_engine.importing.gguf_checkpoint import Weight as NamedTensor
 from coldplate_engine.importing.gguf_families import read_checkpoint
 from coldplate_engine.importing.gguf_file import GgufFile, GgufTensor
 from coldplate_engine.importing.gguf_tokenizer import read_tokenizer
