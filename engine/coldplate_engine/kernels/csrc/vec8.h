@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #endif
 
+#include "simd.h"
+
 namespace coldplate {
 
 typedef float f32x8 __attribute__((vector_size(32)));
@@ -43,9 +45,7 @@ inline float widen(F16 x) {
 #if defined(__F16C__)
   return _cvtsh_ss(x.bits);
 #else
-  _Float16 half;
-  std::memcpy(&half, &x.bits, 2);
-  return float(half);
+  return half_to_float(x.bits);
 #endif
 }
 
@@ -62,8 +62,7 @@ inline void narrow(float x, F16* to) {
 #if defined(__F16C__)
   to->bits = _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
 #else
-  const _Float16 half = _Float16(x);
-  std::memcpy(&to->bits, &half, 2);
+  to->bits = float_to_half(x);
 #endif
 }
 
