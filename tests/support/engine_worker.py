@@ -41,6 +41,12 @@ class ControlStream:
                 return response.hello
             self.loading.append(response.loading.phase)
 
+    async def loading_event(self) -> pb.Loading:
+        """Read one loading message."""
+        loading = (await self._read()).loading
+        self.loading.append(loading.phase)
+        return loading
+
     async def submit(self, stream: int, prompt: Iterable[int], max_tokens: int, **options: Any) -> None:
         options.setdefault("sampling", GREEDY)
         message = pb.Submit(stream=stream, prompt_token_ids=list(prompt), max_tokens=max_tokens, **options)
