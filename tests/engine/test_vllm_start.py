@@ -1,5 +1,6 @@
 """How a vLLM worker is asked for, and what is said where it cannot be had."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -127,3 +128,17 @@ def test_without_vllm_the_worker_ends_with_one_line_that_says_how_to_have_it(tmp
     assert done.returncode == 2
     assert "vLLM is not installed" in done.stderr.splitlines()[-1]
     assert "--vllm-python" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_vllm_too_old_is_refused_with_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "old"
+    (old / "vllm").mkdir(parents=True)
+    (old / "vllm" / "__init__.py").touch()
+    (old / "vllm-0.9.1.dist-info").mkdir()
+    (old / "vllm-0.9.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.9.1\n")
+    monkeypatch.setenv("PYTHONPATH", str(old), prepend=os.pathsep)
+    done = run("coldplate-engine", "--engine=vllm", f"--model={tmp_path}", f"--listen=unix:{tmp_path}/s")
+    assert done.returncode == 2
+    assert "0.9.1" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
