@@ -1,8 +1,9 @@
 """Limits inside a scheduler that has vLLM's seams: what a step may hold, and how busy a core is."""
 
+import sys
 import time
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,8 +59,10 @@ class FakeScheduler:
         self.waiting: list[FakeRequest] = []
         self.requests: dict[str, FakeRequest] = {}
         self.kv_cache_manager = SimpleNamespace(
-            block_pool=SimpleNamespace(num_gpu_blocks=101, get_num_free_blocks=lambda: 100 - len(self.running))
+            block_pool=SimpleNamespace(num_gpu_blocks=101, get_num_free_blocks=lambda: 100 - len(self.running)),
+            get_blocks=lambda name: SimpleNamespace(blocks=(self.blocks.get(name, []),)),
         )
+        self.blocks: dict[str, list[SimpleNamespace]] = {}
 
     def add_request(self, request: FakeRequest) -> None:
         self.waiting.append(request)
@@ -255,15 +258,22 @@ def test_overlapping_batches_are_let_run_out_before_a_rest() -> None:
     assert pace.paced_s == pytest.approx(0.040, abs=0.003)
 
 
-def test_requests_whose_logits_held_nan_are_ended(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-    from types import ModuleType
+def blocks(*numbers: int) -> list[SimpleNamespace]:
+    return [SimpleNamespace(block_id=number, ref_cnt=1, is_null=number == 0) for number in numbers]
 
+
+@pytest.fixture
+def statuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of vLLM, where there is none."""
     engine, request = ModuleType("vllm.v1.engine"), ModuleType("vllm.v1.request")
     engine.FinishReason = SimpleNamespace(ERROR="error")  # type: ignore[attr-defined]
     request.RequestStatus = SimpleNamespace(FINISHED_ERROR="failed")  # type: ignore[attr-defined]
     for name, module in (("vllm.v1.engine", engine), ("vllm.v1.request", request)):
         monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.mark.usefixtures("statuses")
+def test_requests_whose_logits_held_nan_are_ended(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
     core.add(1, 1)
     output = core.scheduler.schedule()
     told = [
@@ -278,3 +288,18 @@ def test_requests_whose_logits_held_nan_are_ended(core: Core, monkeypatch: pytes
     assert (told[0].new_token_ids, told[0].finish_reason, told[0].stop_reason) == ([], "error", "non_finite_logits")
     assert told[1].new_token_ids == [1]
     assert list(core.scheduler.requests) == ["r1"]
+
+
+@pytest.mark.usefixtures("statuses")
+def test_cache_that_may_hold_nan_is_never_used_again(core: Core) -> None:
+    core.add(1, 1)
+    output = core.scheduler.schedule()
+    core.scheduler.blocks = {"r0": blocks(0, 7, 8), "r1": blocks(9)}
+    made = SimpleNamespace(num_nans_in_logits={"r0": 1}, sampled_token_ids=[], req_id_to_index={})
+    core.scheduler.update_from_output(output, made)
+    assert [block.ref_cnt for block in core.scheduler.blocks["r0"]] == [1, 2, 2]
+    assert [block.ref_cnt for block in core.scheduler.blocks["r1"]] == [1]
+    core.scheduler.blocks["r1"] = blocks(*range(20, 44))
+    made.num_nans_in_logits = {"r1": 1}
+    with pytest.raises(RuntimeError, match="26 of 101 KV cache blocks may hold NaN"):
+        core.scheduler.update_from_output(core.scheduler.schedule(), made)

@@ -64,7 +64,8 @@ async def run(control: ControlStream, first: int, count: int, tokens: int) -> fl
     for stream in range(first, first + count):
         await control.submit(stream, PROMPT, tokens)
     await control.until_finished(*range(first, first + count))
-    assert all(control.tokens[stream] == ANSWER[:tokens] for stream in range(first, first + count))
+    for stream in range(first, first + count):
+        assert control.tokens.get(stream) == ANSWER[:tokens], control.finished[stream]
     return time.monotonic() - start
 
 

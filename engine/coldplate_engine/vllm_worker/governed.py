@@ -8,6 +8,7 @@ from coldplate_engine.vllm_worker.board import BOARD_VARIABLE, CORES_VARIABLE, B
 from coldplate_engine.vllm_worker.faults import CoreFaults
 from coldplate_engine.vllm_worker.pace import CorePace
 
+_MOST_HELD_BACK = 0.25  # of the KV cache
 NON_FINITE = "non_finite_logits"  # the stop reason of a request whose logits held NaN
 _STALL_NAP_S = 0.01
 
@@ -31,6 +32,7 @@ class Governed:
         self._pace = CorePace()
         self._faults = CoreFaults.from_environment()
         self._limits = CoreLimits()
+        self._held_back: set[int] = set()
         self._stalled = False
         self._added = self._steps = self._preempted = 0
         self._prefill_tokens = self._decode_tokens = self._draft_tokens = self._accepted_tokens = 0
@@ -74,8 +76,10 @@ class Governed:
         self._faults.perform(self._steps)
         self._device_s += self._pace.account()
         self._count_drafts(scheduler_output, model_runner_output)
+        broken = {name for name, count in (model_runner_output.num_nans_in_logits or {}).items() if count}
+        self._hold_back(broken)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        if broken := {name for name, count in (model_runner_output.num_nans_in_logits or {}).items() if count}:
+        if broken:
             self._fail(broken, outputs)
         self._update_s += self._pace.account()
         self._pace.in_flight -= 1
@@ -117,6 +121,24 @@ class Governed:
             made = model_runner_output.sampled_token_ids[model_runner_output.req_id_to_index[name]]
             self._draft_tokens += len(drafts)
             self._accepted_tokens += max(0, len(made) - 1)
+
+    def _hold_back(self, names: set[str]) -> None:
+        """Never give the cache blocks of these requests to another one.
+
+        They may hold NaN, and attention over a block that is only partly another request's reads all of it: NaN times a
+        weight of 0 is NaN. Raises RuntimeError, which ends the engine core, when too much of the cache is lost so.
+        """
+        for name in names & self.requests.keys():
+            for group in self.kv_cache_manager.get_blocks(name).blocks:
+                for block in group:
+                    if not block.is_null and block.block_id not in self._held_back:
+                        block.ref_cnt += 1
+                        self._held_back.add(block.block_id)
+        total = self.kv_cache_manager.block_pool.num_gpu_blocks
+        if len(self._held_back) > _MOST_HELD_BACK * total:
+            raise RuntimeError(
+                f"{len(self._held_back)} of {total} KV cache blocks may hold NaN: the engine must be replaced"
+            )
 
     def _fail(self, names: Iterable[str], outputs: Any) -> None:
         """End requests whose logits held NaN: what was sampled from them means nothing."""
