@@ -33,6 +33,7 @@ from machine import describe_machine, machine_limits
 from peer_models import BenchModel
 from peer_report import Floor, Rates, interval, judge, plot, table
 
+from coldplate_engine.importing.gguf_import import link_gguf
 from coldplate_engine.threads import default_threads
 
 DRIVERS = Path(__file__).with_name("peer_drivers")
@@ -81,9 +82,11 @@ def _this_python() -> Path:
 
 def _ours(**engine: object) -> Callable[[BenchModel], dict[str, Any]]:
     def job(model: BenchModel) -> dict[str, Any]:
-        source = model.gguf if engine.get("dtype") == "gguf" else model.folder
+        in_blocks = engine.get("dtype") == "gguf"
+        source = link_gguf(model.gguf, progress=lambda phase, share: None) if in_blocks else model.folder
         settings = {key: value for key, value in engine.items() if value != "gguf"}
-        return {"model": str(source), "engine": {"kv_cache_tokens": STREAMS * CONTEXT, **settings}}
+        precision = model.gguf_type if in_blocks else str(engine.get("dtype"))
+        return {"model": str(source), "dtype": precision, "engine": {"kv_cache_tokens": STREAMS * CONTEXT, **settings}}
 
     return job
 
