@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,3 +179,8 @@ def test_a_folder_without_a_usable_tokenizer_has_no_constraints(tmp_path: object
     assert load_constraints(folder, BYTES_ENDS) is None
     (folder / "tokenizer.json").write_text(build(TokenizerSpec()).to_str())
     assert load_constraints(folder, BYTES_ENDS) is not None
+
+
+def test_a_token_too_long_for_the_library_costs_only_constraints(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(build(TokenizerSpec(extra=("y" * 10_000,))).to_str())
+    assert load_constraints(tmp_path, BYTES_ENDS) is None
