@@ -50,14 +50,12 @@ class Run:
         return self.tokens / self.seconds
 
 
-class Bare:
-    """The bare engine in its own process."""
+class Alone:
+    """An engine without the service, in a process of its own that answers a line with a line; ``what`` is its name."""
 
-    def __init__(self, model: Path) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("bare_engine.py")), "--model", str(model)]
-        self._process = subprocess.Popen(
-            [*command, "--max-num-seqs", str(max(STREAMS))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, what: str, command: list[str], env: dict[str, str] | None = None) -> None:
+        self._what = what
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         self._read()
 
     def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
@@ -69,15 +67,21 @@ class Bare:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(60)
 
     def _read(self) -> dict[str, float]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise SystemExit(f"the bare engine ended with code {self._process.wait()}")
+            raise SystemExit(f"{self._what} ended with code {self._process.wait()}")
         answer: dict[str, float] = json.loads(line)
         return answer
+
+
+def bare_loop(model: Path) -> Alone:
+    """Our engine loop."""
+    command = [sys.executable, str(Path(__file__).with_name("bare_engine.py")), "--model", str(model)]
+    return Alone("the bare engine", [*command, "--max-num-seqs", str(max(STREAMS))])
 
 
 class Whole:
@@ -169,7 +173,7 @@ def measure(model: Path, rounds: int, max_tokens: int, port: int) -> int:
     ratios: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     cpu_us: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     alone_cpu_us: dict[int, list[float]] = {streams: [] for streams in STREAMS}
-    bare = Bare(model)
+    bare = bare_loop(model)
     try:
         with service(model, port) as whole:
             for number in range(rounds + 1):

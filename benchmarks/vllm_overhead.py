@@ -9,20 +9,18 @@ and at 32 streams; exit code 1 when one of them is below its floor.
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import random
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from overhead import PROMPT_TOKENS, SEED, STREAMS, Run, Whole
+from overhead import PROMPT_TOKENS, SEED, STREAMS, Alone, Whole
 
-from coldplate.v1 import admin_pb2, admin_pb2_grpc, device_pb2
 from coldplate_engine.importing.demo_model import ensure_demo_model
+from support.client import limit
 from support.processes import Stack, clean_environment
 from support.vllm import stack_options, vllm_python
 
@@ -33,54 +31,23 @@ _KV_TOKENS = 16_384
 _DUTY = 0.5
 
 
-class Direct:
-    """``AsyncLLM`` in a process of its own."""
-
-    def __init__(self, model: Path, threads: int) -> None:
-        environment = {
-            "OMP_NUM_THREADS": str(threads),
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_HOST_IP": "127.0.0.1",
-        }
-        flags = [f"--model={model}", "--dtype=float32", "--enforce-eager", f"--max-num-seqs={max(STREAMS)}"]
-        flags += ["--block-size=128", f"--num-gpu-blocks-override={_KV_TOKENS // 128 + 1}"]
-        flags.append("--kv-cache-memory-bytes=2147483648")
-        self._process = subprocess.Popen(
-            [str(vllm_python()), str(Path(__file__).with_name("direct_vllm.py")), *flags],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=clean_environment(**environment),
-        )
-        self._read()
-
-    def run(self, prompts: list[list[int]], max_tokens: int) -> Run:
-        assert self._process.stdin is not None
-        print(json.dumps({"prompts": prompts, "max_tokens": max_tokens}), file=self._process.stdin, flush=True)
-        answer = self._read()
-        return Run(answer["seconds"], int(answer["tokens"]))
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
-
-    def _read(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        if not (line := self._process.stdout.readline()):
-            raise SystemExit(f"vLLM alone ended with code {self._process.wait()}")
-        answer: dict[str, float] = json.loads(line)
-        return answer
+def direct_vllm(model: Path, threads: int) -> Alone:
+    """``AsyncLLM``."""
+    environment = {
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_HOST_IP": "127.0.0.1",
+    }
+    flags = [f"--model={model}", "--dtype=float32", "--enforce-eager", f"--max-num-seqs={max(STREAMS)}"]
+    flags += ["--block-size=128", f"--num-gpu-blocks-override={_KV_TOKENS // 128 + 1}"]
+    flags.append("--kv-cache-memory-bytes=2147483648")
+    command = [str(vllm_python()), str(Path(__file__).with_name("direct_vllm.py")), *flags]
+    return Alone("vLLM alone", command, clean_environment(**environment))
 
 
-def limit(stack: Stack, duty: float | None) -> None:
-    message = admin_pb2.SetOperatorLimitsRequest(limits=device_pb2.DeviceLimits(duty=duty))
-    admin_pb2_grpc.AdminServiceStub(stack.control).SetOperatorLimits(message, timeout=5)
-
-
-def compare(direct: Direct, whole: Whole, rounds: int, max_tokens: int, rng: random.Random) -> float:
+def compare(direct: Alone, whole: Whole, rounds: int, max_tokens: int, rng: random.Random) -> float:
     """The lowest of the medians over all numbers of streams."""
     ratios: dict[int, list[float]] = {streams: [] for streams in STREAMS}
     for number in range(rounds + 1):
@@ -116,9 +83,9 @@ def release(stack: Stack, whole: Whole, rounds: int, max_tokens: int, rng: rando
     released, kept = [], []
     before = rate()
     for _ in range(rounds):
-        limit(stack, _DUTY)
+        limit(stack, duty=_DUTY)
         limited = rate()
-        limit(stack, None)
+        limit(stack)
         after, again = rate(), rate()
         unlimited = (before + again) / 2  # on both sides of the limit, as the machine's own speed drifts
         kept.append(limited / unlimited)
@@ -150,7 +117,7 @@ def main() -> int:
         stack = processes.enter_context(Stack({"demo": model}, **stack_options("vllm", engine_args=flags)))
         whole = Whole(stack.address, stack.pid)
         if args.only != "limits":
-            direct = Direct(model, args.threads)
+            direct = direct_vllm(model, args.threads)
             processes.callback(direct.close)
             ratio = compare(direct, whole, args.rounds, args.max_tokens, rng)
             met = ratio >= RATIO_FLOOR

@@ -9,7 +9,7 @@ import pytest
 from coldplate.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc, device_pb2
 from support import case_models
 from support.case_models import alphabet_answer
-from support.client import Alive, StreamCall, request, status, unary
+from support.client import Alive, StreamCall, limit, request, status, unary
 from support.processes import Stack, until
 from support.vllm import WORKERS, slow_steps
 
@@ -30,12 +30,6 @@ def alive(stack: Stack) -> Iterator[Alive]:
     yield check
     limit(stack)
     check.check()
-
-
-def limit(stack: Stack, **limits: Any) -> None:
-    """Set limits by hand; without any, release them."""
-    message = admin_pb2.SetOperatorLimitsRequest(limits=device_pb2.DeviceLimits(**limits))
-    admin_pb2_grpc.AdminServiceStub(stack.control).SetOperatorLimits(message, timeout=5)
 
 
 def start(stack: Stack, count: int, tokens: int) -> list[StreamCall]:

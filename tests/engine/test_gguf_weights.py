@@ -1,7 +1,6 @@
 """GGUF files served as they are: block formats keep their bits and values, and bad files are refused by name."""
 
 from pathlib import Path
-from typing import Any
 
 import gguf
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from gguf.quants import dequantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig
+from transformers import GPT2Config
 
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.devices.cpu import CpuDevice
@@ -25,9 +24,8 @@ from coldplate_engine.weights.gguf_blocks import decode_blocks
 from coldplate_engine.weights.quantized import Int4Weight, Int8Weight, Weight
 from coldplate_engine.weights.reader import CheckpointReader
 from support import gguf_files
+from support.gguf_models import VOCABULARY, AutoModel, arrays, tiny_llama
 
-VOCABULARY = len(gguf_files.BYTE_LEVEL_TOKENS)
-AutoModel: Any = AutoModelForCausalLM  # its methods are untyped
 EXACT, CHANGED = ("Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q8_0"), ("Q5_1", "Q5_K", "Q6_K")
 # The kernels round a linear's inputs to 8 bits: about 0.5 % a product, over four products deep in each of two layers.
 EIGHT_BIT_ACTIVATIONS = 0.03
@@ -54,28 +52,6 @@ def test_blocks_decode_to_what_gguf_says(kind: str, seed: int, rows: int) -> Non
     assert (error <= largest * (1e-5 if kind in EXACT else 0.501 / 127)).all()
 
 
-def tiny_llama(tied: bool) -> Any:
-    torch.manual_seed(3)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=128,
-        rope_parameters={"rope_type": "default", "rope_theta": 50000.0},
-        tie_word_embeddings=tied,
-        initializer_range=0.2,
-    )
-    return AutoModel.from_config(config).eval()
-
-
-def arrays(model: Any, tied: bool) -> dict[str, Any]:
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    return {name: values for name, values in state.items() if not (tied and name == "lm_head.weight")}
-
-
 def logits(model: Path, *, exact: bool = True) -> torch.Tensor:
     """``exact``: with the weights' exact values in float32, instead of the device's kernels."""
 
@@ -94,8 +70,8 @@ def logits(model: Path, *, exact: bool = True) -> torch.Tensor:
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("kind", ["F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
 def test_llama_logits_are_those_of_the_dequantised_model(tmp_path: Path, kind: str, tied: bool) -> None:
-    model = tiny_llama(tied)
-    gguf_files.write_llama(tmp_path / "m.gguf", model.config, arrays(model, tied), kind)
+    model = tiny_llama(tied=tied)
+    gguf_files.write_llama(tmp_path / "m.gguf", model.config, arrays(model, tied=tied), kind)
     folder = import_gguf(tmp_path / "m.gguf", tmp_path / "imported", progress=lambda *_: None)
     expected = logits(folder)
     bound = 0.02 if kind == "Q5_1" else 1e-5

@@ -170,10 +170,8 @@ def test_ids_beyond_the_tokenizer_are_never_allowed_and_a_smaller_model_is_no_tr
     assert not np.isinf(short).any()
 
 
-def test_a_folder_without_a_usable_tokenizer_has_no_constraints(tmp_path: object) -> None:
-    from pathlib import Path
-
-    folder = Path(str(tmp_path))
+def test_a_folder_without_a_usable_tokenizer_has_no_constraints(tmp_path: Path) -> None:
+    folder = tmp_path
     assert load_constraints(folder, BYTES_ENDS) is None
     (folder / "tokenizer.json").write_text("{}")
     assert load_constraints(folder, BYTES_ENDS) is None

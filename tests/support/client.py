@@ -10,7 +10,7 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
-from coldplate.v1 import device_pb2, device_pb2_grpc, generation_pb2, generation_pb2_grpc
+from coldplate.v1 import admin_pb2, admin_pb2_grpc, device_pb2, device_pb2_grpc, generation_pb2, generation_pb2_grpc
 from support.processes import GENERATION, Stack, until
 
 FINISH = generation_pb2.FinishReason
@@ -345,3 +345,9 @@ def _note_error(outcome: Outcome, error: Any) -> None:
 
 def _metadata(pairs: Any) -> dict[str, str | bytes]:
     return dict(pairs or ())
+
+
+def limit(stack: Stack, **limits: Any) -> None:
+    """Set limits by hand; without any, release them."""
+    message = admin_pb2.SetOperatorLimitsRequest(limits=device_pb2.DeviceLimits(**limits))
+    admin_pb2_grpc.AdminServiceStub(stack.control).SetOperatorLimits(message, timeout=5)

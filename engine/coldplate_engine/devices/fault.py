@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from coldplate_engine.batch import StepBatch
+from coldplate_engine.devices.wrapped import WrappedRunner
 from coldplate_engine.runner import Device, Fault, ModelError, ModelRunner, ReportProgress
 from coldplate_engine.step_timer import StepTimer
 
@@ -155,28 +156,12 @@ class FaultDevice:
         self._inner.set_cpu_share(share)
 
 
-class FaultRunner:
+class FaultRunner(WrappedRunner):
     def __init__(self, device: FaultDevice, inner: ModelRunner) -> None:
-        self.facts = inner.facts
+        super().__init__(inner)
         self._device = device
-        self._inner = inner
-
-    def kv_bytes_per_token(self) -> int:
-        return self._inner.kv_bytes_per_token()
-
-    def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        self._inner.allocate_kv(num_blocks, block_size)
-
-    def workspace_bytes(self, tokens: int, rows: int) -> int:
-        return self._inner.workspace_bytes(tokens, rows)
-
-    def read_blocks(self, blocks: list[int]) -> "Tensor":
-        return self._inner.read_blocks(blocks)
-
-    def write_blocks(self, blocks: list[int], data: "Tensor") -> None:
-        self._inner.write_blocks(blocks, data)
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         with timer.part("device"):
             self._device.before_call()
-        return self._inner.execute(batch, timer)
+        return super().execute(batch, timer)

@@ -9,6 +9,7 @@ import structlog
 
 from coldplate.device_id import DeviceId
 from coldplate_engine.batch import StepBatch
+from coldplate_engine.devices.wrapped import WrappedRunner
 from coldplate_engine.runner import Device, Fault, ModelError, ModelRunner, ReportProgress
 from coldplate_engine.step_timer import StepTimer
 
@@ -153,32 +154,19 @@ class SimDevice:
             self._told = True
 
 
-class SimRunner:
+class SimRunner(WrappedRunner):
     """``step_bytes`` of a call is taken as one row of logits per token: a stand-in for an NPU's workspace."""
 
     def __init__(self, device: SimDevice, inner: ModelRunner) -> None:
-        self.facts = inner.facts
+        super().__init__(inner)
         self._device = device
-        self._inner = inner
         self._held_bytes = inner.facts.weight_bytes
 
-    def kv_bytes_per_token(self) -> int:
-        return self._inner.kv_bytes_per_token()
-
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
-        self._inner.allocate_kv(num_blocks, block_size)
-        self._held_bytes += num_blocks * block_size * self._inner.kv_bytes_per_token()
-
-    def workspace_bytes(self, tokens: int, rows: int) -> int:
-        return self._inner.workspace_bytes(tokens, rows)
-
-    def read_blocks(self, blocks: list[int]) -> "Tensor":
-        return self._inner.read_blocks(blocks)
-
-    def write_blocks(self, blocks: list[int], data: "Tensor") -> None:
-        self._inner.write_blocks(blocks, data)
+        super().allocate_kv(num_blocks, block_size)
+        self._held_bytes += num_blocks * block_size * self.kv_bytes_per_token()
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         self._device.check_fault()
         self._device.check_memory(self._held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES)
-        return self._inner.execute(batch, timer)
+        return super().execute(batch, timer)
