@@ -153,8 +153,10 @@ async def test_a_lost_device_is_told_once_and_exits_3(model: Path, tmp_path: Pat
     plan = "fault:raise=npu error, error code is 507035@5-,cpu"
     with started(start_worker(model, tmp_path, "--test-faults", device=plan)) as worker:
         async with connected(tmp_path) as (stream, _):
+            await stream.send(set_limits=pb.SetLimits(seq=1, limits=device_pb2.DeviceLimits(max_prefill_tokens=0)))
             await stream.submit(1, PROMPT, 20)
             await stream.submit(2, PROMPT, 20)
+            await stream.send(set_limits=pb.SetLimits(seq=2))  # both are there before the first step
             await stream.until_closed()
             assert {item.error for item in stream.finished.values()} == {pb.ENGINE_ERROR_DEVICE}
             assert len(stream.finished) == 2
