@@ -3,22 +3,15 @@
 Time is passed in; nothing here reads a clock or knows of sockets. All it reports is simulated and says so.
 """
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from coldplate_governor.twin.plant import DUO_CARD, SINGLE_CARD, Card, ChipState, step_intensity
+from coldplate_governor.board.chip import Chip, Holding
+from coldplate_governor.board.kinds import KINDS, ChipKind, cards_of
+from coldplate_governor.board.pokes import POKES, BoardError
+from coldplate_governor.twin.plant import Card, step_intensity
 
-RATED_MHZ = 1080.0  # AI core clock of a 310P, from `npu-smi info -t common`
-MEMORY_TOTAL_BYTES = 44280 * 2**20  # what npu-smi shows per chip of a 300I Duo with 96 GB
-MEMORY_IDLE_BYTES = 1529 * 2**20
-_MAX_BACKLOG_S = 10.0
-_UTILIZATION_WINDOW_S = 1.0
-
-
-class BoardError(ValueError):
-    """A request the board cannot serve; the text says why."""
+_STEP_S = 0.1
 
 
 class ChipLostError(BoardError):
@@ -26,120 +19,125 @@ class ChipLostError(BoardError):
 
 
 @dataclass(slots=True)
-class _Chip:
-    card: Card
-    index_on_card: int
-    backlog_s: float = 0.0
-    intensity: float = 0.0
-    utilization: float = 0.0
-    steps: int = 0
-    tokens: int = 0
-    memory_limit_bytes: int | None = None
-    oom_steps: int = 0
-    lost: bool = False
-    lie_celsius: float | None = None
-    lie_until_s: float = math.inf
-    hang_until_s: float = -math.inf
-
-    @property
-    def state(self) -> ChipState:
-        return self.card.chips[self.index_on_card]
-
-    @property
-    def gone(self) -> bool:
-        return self.lost or not self.state.powered
-
-
-@dataclass(slots=True)
 class Board:
-    """``count`` chips: pairs share a Duo card and its heatsink, an odd last one has a card of its own."""
+    """``count`` chips of a kind. Chips of one card share its heatsink; an odd last 310P has a card of its own."""
 
     count: int
     ambient_celsius: float = 35.0
     start_celsius: float | None = None
+    chip: str = "310p"
     _now_s: float | None = None
     _cards: list[Card] = field(default_factory=list)
-    _chips: list[_Chip] = field(default_factory=list)
+    _chips: list[Chip] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for first in range(0, self.count, 2):
-            model = DUO_CARD if first + 1 < self.count else SINGLE_CARD
-            card = Card(model, self.ambient_celsius, self.start_celsius)
+        kind = self.kind
+        for heatsink, (model, profile) in enumerate(cards_of(self.chip, self.count)):
+            card = Card(model, self.ambient_celsius, self.start_celsius, kind.cliff)
+            npu_id = kind.npu_ids[0] + heatsink * kind.npu_ids[1]
             self._cards.append(card)
-            self._chips += [_Chip(card, index) for index in range(model.chips)]
+            for place in range(min(model.chips, self.count - len(self._chips))):
+                self._chips.append(Chip(kind, card, profile, len(self._chips), heatsink, npu_id, place))
+
+    @property
+    def kind(self) -> ChipKind:
+        return KINDS[self.chip]
 
     def advance(self, now_s: float) -> None:
         """Let the board live until ``now_s``. Time that went back counts as none."""
         elapsed = 0.0 if self._now_s is None else max(0.0, now_s - self._now_s)
         self._now_s = now_s if self._now_s is None else max(self._now_s, now_s)
         while elapsed > 0:
-            dt = min(elapsed, 0.1)
+            dt = min(elapsed, _STEP_S)
+            loads = [[0.0] * card.model.chips for card in self._cards]
             for chip in self._chips:
-                busy_s = 0.0 if chip.gone else min(chip.backlog_s, dt)
-                chip.backlog_s -= busy_s
-                chip.utilization += (busy_s / dt - chip.utilization) * min(1.0, dt / _UTILIZATION_WINDOW_S)
-            for card in self._cards:
-                loads = [chip.utilization * chip.intensity for chip in self._chips if chip.card is card]
-                card.step(dt, loads)
+                chip.live(dt)
+                loads[chip.heatsink][chip.chip_id] = chip.load
+            for card, load in zip(self._cards, loads, strict=True):
+                card.step(dt, load)
             elapsed -= dt
 
-    def post_step(self, chip_index: int, busy_s: float, tokens: int) -> dict[str, Any]:
-        """Account one step of a worker; returns slowdown (at least 1), memory limit, fault ("oom", "lost", None)."""
+    def post_step(
+        self, chip_index: int, busy_s: float, tokens: int, holder: int | None = None, holding: Holding | None = None
+    ) -> dict[str, Any]:
+        """Account one step of a worker; returns slowdown (at least 1), memory limit, fault ("oom", "lost", None).
+
+        ``busy_s`` is at the rated clock. ``holding`` is what the worker with the number ``holder`` has on the chip.
+        """
         chip = self._chip(chip_index)
         if chip.gone:
-            return {"slowdown": 1.0, "memory_limit_bytes": chip.memory_limit_bytes, "fault": "lost"}
-        slowdown = chip.state.slowdown
-        busy_s *= slowdown
-        total = chip.backlog_s + busy_s
-        if total > 0:
-            chip.intensity = (chip.backlog_s * chip.intensity + busy_s * step_intensity(tokens)) / total
-        chip.backlog_s = min(total, _MAX_BACKLOG_S)
-        chip.steps += 1
-        chip.tokens += tokens
+            return {"slowdown": 1.0, "memory_limit_bytes": chip.faults.memory_limit_bytes, "fault": "lost"}
+        if holder is not None and holding is not None:
+            chip.holdings[holder] = holding
+        slowdown = 1 / chip.clock_share
+        chip.work(busy_s * slowdown, tokens, step_intensity(tokens))
         fault = None
-        if chip.oom_steps:
-            chip.oom_steps -= 1
+        if chip.faults.oom_steps:
+            chip.faults.oom_steps -= 1
             fault = "oom"
-        return {"slowdown": slowdown, "memory_limit_bytes": chip.memory_limit_bytes, "fault": fault}
+        return {"slowdown": slowdown, "memory_limit_bytes": chip.faults.memory_limit_bytes, "fault": fault}
+
+    def forget(self, holder: int) -> None:
+        """A worker has gone, and what it held with it."""
+        for chip in self._chips:
+            chip.holdings.pop(holder, None)
+
+    def set_level(self, chip_index: int, level: int) -> None:
+        """Set a 310B's work level. Raises BoardError where the chip has none, not that one, or refuses."""
+        chip = self._live_chip(chip_index)
+        levels = chip.kind.levels
+        if not levels or chip.faults.refuses_levels:
+            raise BoardError(f"chip {chip_index} does not take a work level")
+        if not 0 <= level < len(levels):
+            raise BoardError(f"chip {chip_index} has no work level {level}: expected 0 to {len(levels) - 1}")
+        if not chip.faults.ignores_levels:
+            chip.level = level
 
     def hangs_for_s(self, chip_index: int) -> float:
         """Seconds of board time until the chip's sensors answer again."""
-        return max(0.0, self._chip(chip_index).hang_until_s - self._time())
+        return max(0.0, self._chip(chip_index).faults.hang_until_s - self._time())
 
     def read(self, chip_index: int) -> dict[str, Any]:
-        """What the chip's sensors say. ``power_watts`` is the card's: a 310P has no power sensor of its own."""
-        chip = self._chip(chip_index)
-        if chip.gone:
-            raise ChipLostError(
-                f"chip {chip_index} does not answer: {'lost' if chip.lost else 'over temperature, power off'}"
-            )
-        state = chip.state
-        lying = chip.lie_celsius is not None and self._time() < chip.lie_until_s
-        used = MEMORY_IDLE_BYTES
-        if chip.memory_limit_bytes is not None:
-            used = max(used, MEMORY_TOTAL_BYTES - chip.memory_limit_bytes)
+        """What the chip's sensors say, and what it is. Raises ChipLostError when it does not answer."""
+        chip = self._live_chip(chip_index)
+        kind = chip.kind
         return {
             "simulated": True,
-            "chip": "310P3 (simulated)",
+            "chip": f"{kind.chip_name} (simulated)",
             "card": chip.card.model.name,
-            "temperature_celsius": chip.lie_celsius if lying else float(round(state.junction_celsius)),
-            "power_watts": round(chip.card.watts, 1),
-            "utilization_percent": round(100 * chip.utilization, 1),
-            "memory_used_bytes": used,
-            "memory_total_bytes": MEMORY_TOTAL_BYTES,
-            "frequency_mhz": RATED_MHZ * state.clock_share,
-            "rated_frequency_mhz": RATED_MHZ,
-            "firmware_throttle_events": state.cliff_events,
+            **chip.sensors(self._time()),
+            "bandwidth_gb_s": kind.bandwidth_gb_s,
+            "fp16_tflops": kind.fp16_tflops,
+            "int8_tops": kind.int8_tops,
+            "memory_idle_bytes": kind.memory_idle_bytes,
+            "bfloat16": kind.has_bfloat16,
+            "hugepages_used": kind.hugepages[0],
+            "hugepages_total": kind.hugepages[1],
+            "processes": [[one.pid, one.name, one.held_bytes] for one in chip.holdings.values()],
+            "firmware_throttle_events": chip.state.cliff_events,
             "steps": chip.steps,
             "tokens": chip.tokens,
         }
 
     def describe(self) -> dict[str, Any]:
-        """The board as a whole."""
+        """The board as a whole. ``heatsinks`` lists the chips on each; ``tool_code`` is what npu-smi fails with."""
+        kind = self.kind
         return {
             "simulated": True,
+            "kind": kind.name,
             "chips": self.count,
+            "chip_name": kind.chip_name,
+            "layout": kind.layout,
+            "on_pcie": kind.on_pcie,
+            "power": kind.power,
+            "levels": [level.name for level in kind.levels],
             "cards": [card.model.name for card in self._cards],
+            "profiles": [chip.profile for chip in self._chips],
+            "heatsinks": [
+                [chip.index for chip in self._chips if chip.heatsink == number] for number in range(len(self._cards))
+            ],
+            "npu_ids": [[chip.npu_id, chip.chip_id] for chip in self._chips],
+            "tool_code": next((c.faults.tool_code for c in self._chips if c.faults.tool_code is not None), None),
             "ambient_celsius": self.ambient_celsius,
             "pokes": {name: list(poke.values) for name, poke in POKES.items()},
         }
@@ -149,87 +147,23 @@ class Board:
         poke = POKES.get(what)
         if poke is None:
             raise BoardError(f"unknown poke {what[:40]!r}: expected one of {', '.join(POKES)}")
-        unknown = sorted(set(values) - set(poke.values))
-        if unknown:
-            raise BoardError(
-                f"poke {what} does not take {unknown[0]!r}: it takes {', '.join(poke.values) or 'nothing'}"
-            )
-        for name, value in values.items():
-            if value is not None:
-                low, high = poke.values[name]
-                if not (isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high):
-                    raise BoardError(f"poke {what}: {name} is {value!r}: expected a number from {low:g} to {high:g}")
-        for name in poke.required:
-            if values.get(name) is None:
-                raise BoardError(f"poke {what} needs {name}")
+        poke.check(what, values)
         for chip in [self._chip(chip_index)] if chip_index is not None else self._chips:
-            poke.act(self, chip, values)
+            poke.act(chip, values, self._time())
+        if what == "ambient":
+            self.ambient_celsius = values["celsius"]
 
-    def _chip(self, index: int) -> _Chip:
+    def _chip(self, index: int) -> Chip:
         if not 0 <= index < self.count:
             raise BoardError(f"no chip {index}: this board has {self.count}, from 0")
         return self._chips[index]
 
+    def _live_chip(self, index: int) -> Chip:
+        chip = self._chip(index)
+        if chip.gone:
+            why = "lost" if chip.faults.lost else "over temperature, power off"
+            raise ChipLostError(f"chip {index} does not answer: {why}")
+        return chip
+
     def _time(self) -> float:
         return self._now_s or 0.0
-
-    def _heat(self, chip: _Chip, values: dict[str, Any]) -> None:
-        chip.card.heat(values["celsius"])
-
-    def _ambient(self, chip: _Chip, values: dict[str, Any]) -> None:
-        self.ambient_celsius = chip.card.ambient_celsius = values["celsius"]
-
-    def _memory(self, chip: _Chip, values: dict[str, Any]) -> None:
-        limit = values.get("bytes")
-        chip.memory_limit_bytes = None if limit is None else int(limit)
-
-    def _oom(self, chip: _Chip, values: dict[str, Any]) -> None:
-        chip.oom_steps = int(values.get("steps") or 1)
-
-    def _lose(self, chip: _Chip, values: dict[str, Any]) -> None:
-        chip.lost, chip.backlog_s = True, 0.0
-
-    def _lie(self, chip: _Chip, values: dict[str, Any]) -> None:
-        seconds = values.get("seconds")
-        chip.lie_celsius = values["celsius"]
-        chip.lie_until_s = math.inf if seconds is None else self._time() + seconds
-
-    def _hang(self, chip: _Chip, values: dict[str, Any]) -> None:
-        chip.hang_until_s = self._time() + values["seconds"]
-
-    def _restore(self, chip: _Chip, values: dict[str, Any]) -> None:
-        chip.lost, chip.oom_steps, chip.memory_limit_bytes = False, 0, None
-        chip.lie_celsius, chip.hang_until_s = None, -math.inf
-        chip.card.power_on(chip.index_on_card)
-
-
-@dataclass(frozen=True, slots=True)
-class Poke:
-    """Something that can be done to a chip: what it does, and its values with their range."""
-
-    help: str
-    act: Callable[[Board, _Chip, dict[str, Any]], None]
-    values: dict[str, tuple[float, float]] = field(default_factory=dict)
-    required: tuple[str, ...] = ()
-
-
-_CELSIUS = (-40.0, 150.0)
-POKES: dict[str, Poke] = {
-    "heat": Poke("Put the chip's card at a temperature.", Board._heat, {"celsius": _CELSIUS}, ("celsius",)),
-    "ambient": Poke("Set the air temperature at the card.", Board._ambient, {"celsius": (-40.0, 80.0)}, ("celsius",)),
-    "memory": Poke(
-        "Leave the worker this much memory; without bytes, all of it.",
-        Board._memory,
-        {"bytes": (0, MEMORY_TOTAL_BYTES)},
-    ),
-    "oom": Poke("Let the next steps run out of memory.", Board._oom, {"steps": (1, 1_000_000)}),
-    "lose": Poke("Lose the chip: steps and sensors fail until it is restored.", Board._lose),
-    "lie": Poke(
-        "Let the temperature sensor say this.",
-        Board._lie,
-        {"celsius": (-1e9, 1e9), "seconds": (0, 86_400)},
-        ("celsius",),
-    ),
-    "hang": Poke("Let the chip's sensors not answer.", Board._hang, {"seconds": (0, 86_400)}, ("seconds",)),
-    "restore": Poke("End every fault put into the chip.", Board._restore),
-}

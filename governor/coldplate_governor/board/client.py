@@ -48,14 +48,23 @@ class BoardClient:
         self._socket: socket.socket | None = None
         self._unread = b""
 
-    def post_step(self, chip: int, busy_s: float, tokens: int) -> BoardReply:
-        """Report a step of ``tokens`` tokens that computed for ``busy_s`` seconds, without sleep or slow-down."""
-        answer = self._call({"op": "post_step", "chip": chip, "busy_s": busy_s, "tokens": tokens})
-        return BoardReply(float(answer["slowdown"]), answer["memory_limit_bytes"], answer["fault"])
+    def post_step(self, chip: int, busy_s: float, tokens: int, held_bytes: int = 0) -> BoardReply:
+        """Report a step of ``tokens`` tokens that computed for ``busy_s`` seconds, without sleep or slow-down.
+
+        ``held_bytes`` of the chip's memory are this worker's, for as long as its connection lasts.
+        """
+        answer = self._call(
+            {"op": "post_step", "chip": chip, "busy_s": busy_s, "tokens": tokens, "held_bytes": held_bytes}
+        )
+        return BoardReply(answer["slowdown"], answer["memory_limit_bytes"], answer["fault"])
 
     def read(self, chip: int) -> dict[str, Any]:
-        """The chip's sensors by name, units in the names; ``simulated`` is always True. Raises BoardChipLost."""
+        """What the chip's sensors say, by the names of ``coldplate.v1.Readings``, and further facts about it."""
         return self._call({"op": "read", "chip": chip})
+
+    def set_level(self, chip: int, level: int) -> None:
+        """Set a 310B's work level. Raises BoardRefused where the chip does not take it."""
+        self._call({"op": "set_level", "chip": chip, "level": level})
 
     def describe(self) -> dict[str, Any]:
         """Number of chips, cards, ambient temperature and the pokes the board knows with their values."""
