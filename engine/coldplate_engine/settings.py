@@ -22,7 +22,8 @@ class EngineSettings(ProcessSettings):
     served_model_name: str = Field("", description="Name in the hello message and the log; default: the folder's name.")
     device: str = Field(
         "cpu",
-        description="cpu, npu:N, npu:0-3 (a group, for vllm), sim:ADDRESS#npu:N, or fault:PLAN,DEVICE in tests.",
+        description="cpu, npu:N, npu:0-3 (a group, for vllm), sim:ADDRESS#npu:N, the same with ,modelled or "
+        ",modelled=qwen3-8b-w8a8 for scripted tokens at a chip's pace, or fault:PLAN,DEVICE in tests.",
     )
     listen: str = Field(description="Socket to serve on, such as unix:/run/coldplate/cpu.sock.")
     dtype: Dtype = Field("auto", description="Type of weights and cache; auto follows the device.")

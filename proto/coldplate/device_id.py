@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _LARGEST_GROUP = 64
+MODELLED = "modelled"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,3 +44,22 @@ def parse_group(name: str) -> list[DeviceId]:
     if not found or found != sorted(set(found)) or len(found) > _LARGEST_GROUP:
         raise ValueError(f"devices {name[:40]!r}: expected at most {_LARGEST_GROUP} indices, going upwards")
     return [DeviceId("npu", index) for index in found]
+
+
+def name_in_spec(spec: str) -> str:
+    """The device, or group, that a worker's device is called by.
+
+    That is ``npu:0`` of ``sim:unix:/b.sock#npu:0``, with ``,modelled`` behind it or not, and ``cpu`` of
+    ``fault:oom@5,cpu``.
+    """
+    return split_modelled(spec)[0].rpartition(",")[2].rpartition("#")[2]
+
+
+def split_modelled(spec: str) -> tuple[str, str | None]:
+    """A worker's device without ``,modelled`` or ``,modelled=NAME`` at its end, and what it is modelled as.
+
+    None is not modelled, an empty name the model's own size.
+    """
+    before, comma, last = spec.rpartition(",")
+    kind, _, name = last.partition("=")
+    return (before, name) if comma and kind == MODELLED else (spec, None)

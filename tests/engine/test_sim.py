@@ -21,9 +21,11 @@ class FakeBoard:
     def __init__(self, reply: BoardReply | Exception) -> None:
         self.reply = reply
         self.posted: list[tuple[int, float, int]] = []
+        self.held_bytes = 0
 
-    def post_step(self, chip: int, busy_s: float, tokens: int) -> BoardReply:
+    def post_step(self, chip: int, busy_s: float, tokens: int, held_bytes: int = 0) -> BoardReply:
         self.posted.append((chip, busy_s, tokens))
+        self.held_bytes = held_bytes
         if isinstance(self.reply, Exception):
             raise self.reply
         return self.reply
@@ -74,6 +76,13 @@ def test_a_memory_limit_lets_smaller_steps_through() -> None:
         runner.execute(STEP, StepTimer())
     assert device.classify(caught.value).kind == "oom"
     runner.execute(StepBatch([StreamSlice(1, [1], 0, [0], 1)]), StepTimer())
+
+
+def test_the_board_is_told_what_the_worker_holds() -> None:
+    device, board, _ = make(BoardReply(1.0, None, None))
+    loaded(device)
+    device.after_step(0.1, 1)
+    assert board.held_bytes == 1000 + 2 * 4 * 8
 
 
 def test_without_a_board_it_computes_unpaced_and_asks_seldom(capsys: pytest.CaptureFixture[str]) -> None:

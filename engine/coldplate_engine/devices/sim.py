@@ -1,4 +1,7 @@
-"""A simulated NPU: the CPU computes, a board process sets the pace and may take memory or the chip away."""
+"""A simulated NPU: the CPU computes, a board process sets the pace and may take memory or the chip away.
+
+What computes may itself be modelled: see ``modelled``.
+"""
 
 import time
 from collections.abc import Callable
@@ -37,6 +40,12 @@ class SimulatedDeviceLost(RuntimeError):
 
 def open_sim(spec: str, inner: Device) -> "SimDevice":
     """``spec`` is ADDRESS#npu:N. Raises ModelError when it is not."""
+    client, index = parse_chip(spec)
+    return SimDevice(inner, client, index)
+
+
+def parse_chip(spec: str) -> "tuple[BoardClient, int]":
+    """A client of the board, and the number of the chip, of ADDRESS#npu:N. Raises ModelError when it is not that."""
     from coldplate_governor.board.client import BoardClient
 
     address, _, name = spec.rpartition("#")
@@ -47,7 +56,7 @@ def open_sim(spec: str, inner: Device) -> "SimDevice":
         raise ModelError(f"--device 'sim:{spec}': {error}; expected sim:ADDRESS#npu:N") from None
     if device.index is None:
         raise ModelError(f"--device 'sim:{spec}': a board simulates NPUs, not {name!r}; expected sim:ADDRESS#npu:N")
-    return SimDevice(inner, client, device.index)
+    return client, device.index
 
 
 class SimDevice:
@@ -68,7 +77,10 @@ class SimDevice:
         self._told = False
         self._fault: str | None = None
         self._memory_limit: int | None = None
+        self.held_bytes = 0
         self.chip = self._ask_chip()
+        if inner.simulated:  # it says more of the chip than the board does
+            self.chip = inner.chip
 
     def load(
         self,
@@ -103,7 +115,7 @@ class SimDevice:
         if now < self._silent_until:
             return
         try:
-            reply = self._board.post_step(self._index, busy_s, tokens)
+            reply = self._board.post_step(self._index, busy_s, tokens, self.held_bytes)
         except BoardUnreachable as error:
             self._silent_until = now + _RETRY_S
             self._tell_once(str(error))
@@ -160,13 +172,13 @@ class SimRunner(WrappedRunner):
     def __init__(self, device: SimDevice, inner: ModelRunner) -> None:
         super().__init__(inner)
         self._device = device
-        self._held_bytes = inner.facts.weight_bytes
+        device.held_bytes = inner.facts.weight_bytes
 
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         super().allocate_kv(num_blocks, block_size)
-        self._held_bytes += num_blocks * block_size * self.kv_bytes_per_token()
+        self._device.held_bytes += num_blocks * block_size * self.kv_bytes_per_token()
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         self._device.check_fault()
-        self._device.check_memory(self._held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES)
+        self._device.check_memory(self._device.held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES)
         return super().execute(batch, timer)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from coldplate.clock import Clock
-from coldplate.device_id import DeviceId, parse_group
+from coldplate.device_id import DeviceId, name_in_spec, parse_group
 from coldplate.limits import NO_LIMITS, Limits
 from coldplate_server.errors import AdmissionClosed, FeatureUnimplemented, NoWorker, RequestError, Shed
 from coldplate_server.journal import StreamRecord
@@ -218,7 +218,7 @@ class Fleet:
 
 def devices_of_spec(spec: str) -> list[str]:
     """The devices a worker spec stands for: ``npu:0`` of ``sim:unix:/b.sock#npu:0``, both of ``npu:0-1``."""
-    name = spec.rpartition(",")[2].rpartition("#")[2]
+    name = name_in_spec(spec)
     try:
         return [str(device) for device in parse_group(name)]
     except ValueError:
