@@ -1,14 +1,11 @@
-"""The demo: a real model answers over gRPC while the governor watches a simulated board, and a hand sets a limit."""
+"""The demo: a real model answers over gRPC while the governor keeps a simulated board cool, and a hand sets a limit."""
 
 import itertools
 import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.live import Live
@@ -20,14 +17,14 @@ from coldplate_client.cli.models import demo_model_folder
 from coldplate_client.cli.status_table import limits_text, status_lines, status_view
 from coldplate_client.cli.up import interrupt_once, require_parts
 from coldplate_client.client import Client
-from coldplate_client.errors import ColdplateError
+from coldplate_client.demo_heat import show_heat
+from coldplate_client.demo_load import Load
 from coldplate_client.types import Delta, Message, Started
 from coldplate_client.up import Stack, StackFailed, StackPlan
 
 _QUESTION = "Why does a computer get slower when it gets hot? Answer in three sentences."
 _BACKGROUND_STREAMS = 4
-_BACKGROUND_TOKENS = 24  # short, because a batch cap waits for streams to end
-_START_CELSIUS = 76.0
+_START_CELSIUS, _AMBIENT_CELSIUS = 84.0, 40.0  # as after an hour of work in a warm cabinet
 
 
 def run_demo() -> None:
@@ -43,6 +40,7 @@ def run_demo() -> None:
         control_socket=run_dir / "control.sock",
         board="310p",
         board_start_celsius=_START_CELSIUS,
+        board_ambient_celsius=_AMBIENT_CELSIUS,
         listen=f"127.0.0.1:{_free_port()}",
         metrics_listen=f"127.0.0.1:{_free_port()}",
     )
@@ -70,19 +68,20 @@ def _show(stack: Stack, client: Client, admin: AdminClient) -> None:
     out.print(f"serving at {stack.plan.listen}", markup=False)
     _heading("A chat answer, streamed over gRPC")
     _chat(client)
-    _heading(f"Live status under {_BACKGROUND_STREAMS} streams")
-    with _load(client):
-        _watch(stack, client, seconds=6)
-        _heading("A limit set by hand: coldplate limit --max-batch 1 --duty 0.3")
+    _heading("Load rises on the simulated board npu:0")
+    show_heat(stack, client)
+    _heading("A limit set by hand: coldplate limit --max-batch 1 --duty 0.3")
+    with Load(client) as load:
+        load.keep(_BACKGROUND_STREAMS)
         for status in admin.set_limits(Limits(max_batch=1, duty=0.3)):
             out.print(f"{status.device}: {limits_text(status)}", markup=False)
-        _watch(stack, client, seconds=5)
+        _watch(stack, client, seconds=4)
         _heading("Released: coldplate limit --release")
         for status in admin.release_limits():
             out.print(f"{status.device}: {limits_text(status)}", markup=False)
             if "(operator)" in limits_text(status):
                 raise CliFailure(f"{status.device} is still limited by hand")
-        _watch(stack, client, seconds=4)
+        _watch(stack, client, seconds=3)
 
 
 def _chat(client: Client) -> None:
@@ -104,34 +103,6 @@ def _chat(client: Client) -> None:
         markup=False,
         style="dim",
     )
-
-
-@contextmanager
-def _load(client: Client) -> Iterator[None]:
-    """A few streams at all times, as callers would make them."""
-    over = threading.Event()
-    threads = [
-        threading.Thread(target=_keep_asking, args=(client, over), daemon=True) for _ in range(_BACKGROUND_STREAMS)
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        for thread in threads:
-            thread.join(10)
-
-
-def _keep_asking(client: Client, over: threading.Event) -> None:
-    while not over.is_set():
-        try:
-            with client.stream("Once upon a time", max_tokens=_BACKGROUND_TOKENS, ignore_end_of_text=True) as stream:
-                for _ in stream:
-                    if over.is_set():
-                        break
-        except ColdplateError:
-            over.wait(0.5)  # refused by a limit: as a caller would, try again a little later
 
 
 def _watch(stack: Stack, client: Client, seconds: float) -> None:

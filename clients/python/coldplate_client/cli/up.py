@@ -21,6 +21,15 @@ from coldplate_client.up import Stack, StackFailed, StackPlan
 def up(
     model: Annotated[str, typer.Option(help="Folder of a model, as [NAME=]DIR, or 'demo'.")] = "demo",
     board: Annotated[str | None, typer.Option(help="Simulate a board, such as 310p.", metavar="CHIP")] = None,
+    chips: Annotated[int, typer.Option(help="Chips of that board.", min=1, max=16)] = 1,
+    modelled: Annotated[
+        str | None,
+        typer.Option(
+            help="Scripted tokens at the chips' pace instead of a model's: 'own' for the size of --model, or a name "
+            "such as qwen3-8b-w8a8.",
+            metavar="SIZE",
+        ),
+    ] = None,
     worker: Annotated[list[str] | None, typer.Option(help="Worker to have, such as cpu. Repeatable.")] = None,
     listen: Annotated[str, typer.Option(help="Address of the service.")] = DEFAULT_ADDRESS,
     metrics_listen: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1:9464",
@@ -28,6 +37,8 @@ def up(
 ) -> None:
     """Run server, workers, governor and, with --board, a simulated board, until Ctrl-C."""
     require_parts()
+    if board is None and (modelled is not None or chips != 1):
+        raise CliFailure("--chips and --modelled are of a simulated board: add --board 310p", EXIT_USAGE)
     name, folder = model_folder(model)
     plan = StackPlan(
         model_folder=folder,
@@ -35,6 +46,8 @@ def up(
         run_dir=new_run_dir(),
         control_socket=control_socket(),
         board=board,
+        board_chips=chips,
+        modelled="" if modelled == "own" else modelled,
         board_socket=Path(default_board_address().removeprefix("unix:")),
         workers=tuple(worker or ()),
         listen=listen,
