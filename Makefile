@@ -32,7 +32,7 @@ help: ## list the targets
 
 setup: $(READY) ## make .venv with everything in it (quick the second time)
 
-demo: $(READY) ## serve a real model on this machine, chat with it, throttle it, and leave nothing running
+demo: $(READY) ## serve a real model on this machine, chat with it, heat a simulated board, and leave nothing running
 	@$(BIN)/coldplate demo
 
 test: check ## lint, types, protos and the tests that are not slow
