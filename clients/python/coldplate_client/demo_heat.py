@@ -18,7 +18,7 @@ _BAR_FROM_CELSIUS = 72  # one cell for each degree above
 
 
 @dataclass(slots=True)
-class Seen:
+class _Seen:
     """What the governor and the board came to. ``firmware_events`` are clock cuts the firmware made by itself."""
 
     hottest_celsius: float = 0.0
@@ -26,7 +26,7 @@ class Seen:
     firmware_events: int = 0
 
 
-def show_heat(stack: Stack, client: Client) -> Seen:
+def show_heat(stack: Stack, client: Client) -> None:
     """Let the load rise on a board that started warm. Raises CliFailure when the governor does not do what it is for."""
     from coldplate_governor.board.client import BoardClient
 
@@ -37,7 +37,7 @@ def show_heat(stack: Stack, client: Client) -> Seen:
         "°C (!) the firmware would halve the clock. Every temperature is simulated.",
         markup=False,
     )
-    seen = Seen()
+    seen = _Seen()
     with BoardClient(stack.plan.board_address) as board, Load(client) as load:
         before = int(board.read(0)["firmware_throttle_events"])
         began = time.monotonic()
@@ -52,10 +52,9 @@ def show_heat(stack: Stack, client: Client) -> Seen:
     )
     if seen.firmware_events:
         raise CliFailure("the firmware cut the clock: the governor was too late")
-    return seen
 
 
-def _watch(stack: Stack, client: Client, profile: DeviceProfile, began: float, seconds: float, seen: Seen) -> None:
+def _watch(stack: Stack, client: Client, profile: DeviceProfile, began: float, seconds: float, seen: _Seen) -> None:
     end = time.monotonic() + seconds
     with client.watch_status(DEVICE, min_interval_s=1.0) as updates:
         for status in updates:
@@ -67,7 +66,7 @@ def _watch(stack: Stack, client: Client, profile: DeviceProfile, began: float, s
                 return
 
 
-def _note(device: device_pb2.DeviceStatus, profile: DeviceProfile, at_s: float, seen: Seen) -> None:
+def _note(device: device_pb2.DeviceStatus, profile: DeviceProfile, at_s: float, seen: _Seen) -> None:
     duty = limits_from_proto(device.limits).duty
     duty = 1.0 if duty is None else duty
     known = device.readings.HasField("temperature_celsius")

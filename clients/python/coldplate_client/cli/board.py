@@ -178,11 +178,12 @@ def _poke(board: str | None, what: str, chip: int | None, **values: float | None
 
 
 def _number(item: str) -> tuple[str, float]:
-    name, equals, value = item.partition("=")
+    name, equals, text = item.partition("=")
     if equals:
-        for read in (lambda text: int(text, 0), float):
-            with suppress(ValueError):
-                return name, read(value)
+        with suppress(ValueError):
+            return name, int(text, 0)
+        with suppress(ValueError):
+            return name, float(text)
     raise CliFailure(f"{item!r}: expected NAME=NUMBER, such as celsius=90", EXIT_USAGE)
 
 
