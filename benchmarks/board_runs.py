@@ -198,7 +198,9 @@ def _by_second(tally: Tally, began: float, seconds: int) -> list[float]:
 def report(runs: list[Run], speed: tuple[float, float]) -> bool:
     """Print the table; whether the governor kept what it promises."""
     print(f"full speed of the cold board: {speed[0]:.1f} tokens/s, busy {speed[1]:.0%} of the time\n")
-    print("| run | limit °C | ran at °C (median, p95, hottest) | clock cuts | p50 / p99 gap ms | tokens | of its oracle |")
+    print(
+        "| run | limit °C | ran at °C (median, p95, hottest) | clock cuts | p50 / p99 gap ms | tokens | of its oracle |"
+    )
     print("|---|---|---|---|---|---|---|")
     for run in runs:
         print(

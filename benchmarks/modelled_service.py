@@ -77,7 +77,9 @@ def service(
                 with Client(made.address, retries=False) as client:
                     _wait("the server", server, lambda: _serves(client, chips))
                 if governor:
-                    _start(stack, made, "governor", ["--control", made.control, "--board", made.board, *_devices(chips)])
+                    _start(
+                        stack, made, "governor", ["--control", made.control, "--board", made.board, *_devices(chips)]
+                    )
                 yield made
         except BaseException:
             for log in sorted(made.folder.glob("*.log")):

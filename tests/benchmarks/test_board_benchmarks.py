@@ -48,7 +48,9 @@ def test_a_stream_that_only_looks_complete_is_a_wrong_end() -> None:
 def run(name: str, *, events: int = 0, gap: float = 60.0, tokens: int = 970) -> Run:
     trace = Trace([0.0, 1.0, 2.0], [80.0, 84.0, 85.0], [1.0, 1.0, 0.5], [1.0, 0.9, 0.8], ["", "", ""])
     cuts = [gap * (0.5 + 0.0005 * i) for i in range(999)]
-    return Run(name, 85.0, 3.0, tokens, 1000.0, events, 55.0, gap, 84.0, 85.0, 85.0, {"OK": 3}, 0, trace, [1.0] * 3, cuts)
+    return Run(
+        name, 85.0, 3.0, tokens, 1000.0, events, 55.0, gap, 84.0, 85.0, 85.0, {"OK": 3}, 0, trace, [1.0] * 3, cuts
+    )
 
 
 @pytest.mark.parametrize(

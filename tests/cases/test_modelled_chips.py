@@ -1,5 +1,6 @@
 """Three modelled chips behind one server: every token known, limits and faults as on a real device, and one lost."""
 
+import itertools
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def sound(service: Modelled) -> Iterator[None]:
 
 def gap_s(outcome: Outcome) -> float:
     times = outcome.delta_times
-    return statistics.median(after - before for before, after in zip(times, times[1:], strict=False))
+    return statistics.median(after - before for before, after in itertools.pairwise(times))
 
 
 def test_every_chip_says_what_the_script_says_and_is_shown_as_simulated(service: Modelled) -> None:

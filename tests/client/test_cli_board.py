@@ -56,7 +56,9 @@ def test_a_command_acts_on_the_board(board: BoardClient, address: str, command: 
     assert board.read(0)[name] == value
 
 
-@pytest.mark.parametrize("command", ["heat 70", "ambient 30", "fan 0.5", "contact 3", "oom", "oom 2", "freeze", "hang 0"])
+@pytest.mark.parametrize(
+    "command", ["heat 70", "ambient 30", "fan 0.5", "contact 3", "oom", "oom 2", "freeze", "hang 0"]
+)
 def test_a_command_is_taken(board: BoardClient, address: str, command: str) -> None:
     assert run(command, address) == (0, "", "")
     assert board.read(0)["simulated"] is True

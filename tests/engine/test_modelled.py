@@ -14,7 +14,7 @@ from coldplate_engine.devices.modelled import ModelledDevice, ModelledRunner
 from coldplate_engine.devices.registry import open_device
 from coldplate_engine.devices.script import Script
 from coldplate_engine.devices.step_model import ChipSpeed, ModelSize, known_size, size_of
-from coldplate_engine.messages import Sampling, StopCause
+from coldplate_engine.messages import Command, Sampling, StopCause
 from coldplate_engine.runner import ModelError, ModelFacts
 from coldplate_engine.sampler import SampleRow, sample
 from coldplate_engine.step_timer import StepTimer
@@ -61,7 +61,8 @@ def test_streams_get_the_scripts_tokens_through_the_real_loop() -> None:
     loop = rig(num_blocks=24, max_num_batched_tokens=8)
     shared = [1, 2, 3, 4, 5, 6, 7, 8]
     asked = {number: [*shared, *range(number)] for number in range(6)}
-    loop.run(*([submission(number, prompt, 20)] for number, prompt in asked.items()))
+    commands: list[list[Command]] = [[submission(number, prompt, 20)] for number, prompt in asked.items()]
+    loop.run(*commands)
     for number, prompt in asked.items():
         assert loop.tokens[number] == Script(WORDS).answer(prompt, 20)
         assert loop.finished[number].cause is StopCause.MAX_TOKENS
@@ -190,4 +191,3 @@ def test_a_mixture_of_experts_has_to_be_named(tmp_path: Path) -> None:
     (folder / "config.json").write_text(config)
     with pytest.raises(ModelError, match="architectures must be of a dense model to be modelled"):
         size_of(ModelConfig(folder))
-

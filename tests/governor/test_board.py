@@ -15,7 +15,6 @@ from coldplate_governor.board.kinds import KINDS, profiles_of
 from coldplate_governor.board.pokes import POKES, BoardError
 from support import processes
 
-
 MEMORY_TOTAL_BYTES = KINDS["310p"].memory_bytes
 
 

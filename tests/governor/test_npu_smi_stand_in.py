@@ -95,7 +95,9 @@ def test_a_310p_has_layout_a_without_power_of_chips(duo: Tool) -> None:
 
 
 def test_card_power_of_a_310p_is_in_the_block_of_its_controller(duo: Tool) -> None:
-    chips, _, controller = duo.shows("info", "-t", "common", "-i", "2").partition("Chip Name                      : mcu")
+    chips, _, controller = duo.shows("info", "-t", "common", "-i", "2").partition(
+        "Chip Name                      : mcu"
+    )
     assert chips.count("Chip ID") == 2
     assert "Power" not in chips
     assert float(re.findall(r"NPU Real-time Power\(W\) +: ([0-9.]+)", controller)[0]) > 30
@@ -113,7 +115,11 @@ def test_pages_of_a_310p(duo: Tool) -> None:
     assert duo.page("health", 2, 0) == {"Health Status": "OK", "Error Code": "NA", "Error Information": "NA"}
     assert duo.shows("info", "-t", "proc-mem", "-i", "2", "-c", "0") == "\tNo process in device.\n"
     mapping = [line.split() for line in duo.shows("info", "-m").splitlines()]
-    assert mapping[1:4] == [["2", "0", "0", "Ascend", "310P3"], ["2", "1", "1", "Ascend", "310P3"], ["2", "2", "-", "Mcu"]]
+    assert mapping[1:4] == [
+        ["2", "0", "0", "Ascend", "310P3"],
+        ["2", "1", "1", "Ascend", "310P3"],
+        ["2", "2", "-", "Mcu"],
+    ]
     assert duo.shows("info", "-l").count("NPU ID") == 2
 
 
@@ -170,7 +176,9 @@ def test_a_310b_says_alarm_and_no_power_in_good_health(edge: Tool) -> None:
 
 
 def test_a_work_level_is_set_and_read_back(edge: Tool) -> None:
-    assert edge.shows("info", "-t", "nve-level", "-i", "0", "-c", "0") == "\tnve level                      : 8T_1.0GHz\n"
+    assert (
+        edge.shows("info", "-t", "nve-level", "-i", "0", "-c", "0") == "\tnve level                      : 8T_1.0GHz\n"
+    )
     said = edge.shows("set", "-t", "nve-level", "-i", "0", "-c", "0", "-d", "1")
     assert "Status                         : OK" in said
     assert "The nve-level of the chip is set successfully." in said
@@ -189,7 +197,9 @@ def test_a_work_level_is_set_and_read_back(edge: Tool) -> None:
 def test_a_910b_has_layout_b_and_its_memory_is_hbm(server: Tool) -> None:
     lines = server.shows("info").splitlines()
     assert "HBM-Usage(MB)" in lines[4]
-    assert re.fullmatch(r"\| 0     910B3               \| OK            \| [0-9.]{4,5} +46 +0     / 0             \|", lines[6])
+    assert re.fullmatch(
+        r"\| 0     910B3               \| OK            \| [0-9.]{4,5} +46 +0     / 0             \|", lines[6]
+    )
     assert lines[7] == CHIP_910B
     assert {len(line) for line in lines} == {99}
     assert float(server.page("power", 1, 0)["NPU Real-time Power(W)"]) > 0

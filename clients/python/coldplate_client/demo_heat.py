@@ -1,4 +1,4 @@
-"""The part of the demo in which the simulated board gets hot: load rises, and the governor stays ahead of the firmware."""
+"""The part of the demo in which the simulated board gets hot, and the governor stays ahead of its firmware."""
 
 import sys
 import time
@@ -27,14 +27,14 @@ class _Seen:
 
 
 def show_heat(stack: Stack, client: Client) -> None:
-    """Let the load rise on a board that started warm. Raises CliFailure when the governor does not do what it is for."""
+    """Let the load rise on a board that started warm. Raises CliFailure when the governor comes too late."""
     from coldplate_governor.board.client import BoardClient
 
     profile = load_profile(stack.plan.board_profiles().get(DEVICE, "310p-duo"))
     heat = profile.temperature
     out.print(
-        f"The board started warm. The governor holds {heat.target_celsius:g} °C (>); at {heat.firmware_cliff_celsius:g} "
-        "°C (!) the firmware would halve the clock. Every temperature is simulated.",
+        f"The board started warm. The governor holds {heat.target_celsius:g} °C (>); at "
+        f"{heat.firmware_cliff_celsius:g} °C (!) the firmware would halve the clock. Every temperature is simulated.",
         markup=False,
     )
     seen = _Seen()
@@ -86,8 +86,8 @@ def _bar(celsius: float, profile: DeviceProfile) -> str:
     """A thermometer: filled up to the reading, with the target and the firmware's cliff marked."""
     heat = profile.temperature
     width = round(heat.firmware_cliff_celsius + 3 - _BAR_FROM_CELSIUS)
-    filled = round((celsius - _BAR_FROM_CELSIUS))
+    filled = round(celsius - _BAR_FROM_CELSIUS)
     cells = ["#" if cell < filled else "." for cell in range(width)]
     for mark, at in ((">", heat.target_celsius), ("!", heat.firmware_cliff_celsius)):
-        cells[min(width - 1, max(0, round((at - _BAR_FROM_CELSIUS))))] = mark
+        cells[min(width - 1, max(0, round(at - _BAR_FROM_CELSIUS)))] = mark
     return f"[{''.join(cells)}]"

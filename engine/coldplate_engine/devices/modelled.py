@@ -86,7 +86,9 @@ class ModelledDevice:
         size = plain.stored_as(_DTYPES[dtype], bits)
         positions = config.count("n_positions" if "n_positions" in config.fields else "max_position_embeddings")
         if max_model_len is not None and not 1 <= max_model_len <= positions:
-            raise ModelError(f"max_model_len {max_model_len} is out of range: {model_dir} has positions for {positions}")
+            raise ModelError(
+                f"max_model_len {max_model_len} is out of range: {model_dir} has positions for {positions}"
+            )
         vocabulary = config.count("vocab_size")
         facts = ModelFacts(
             architecture=f"{config.architecture} (modelled: scripted tokens)",

@@ -51,7 +51,7 @@ class Script:
 
 
 def script_of(folder: Path, vocabulary: int, end_of_text: frozenset[int]) -> Script:
-    """The script of a model: words of its tokenizer where it has some, else letters, else any token that ends nothing."""
+    """The script of a model: words of its tokenizer where it has some, else letters, else all that ends nothing."""
     named = _tokens(folder)
     for pattern in (_WORD, _LETTER):
         words = sorted(i for text, i in named.items() if i < vocabulary and pattern.fullmatch(text))

@@ -180,5 +180,7 @@ class SimRunner(WrappedRunner):
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         self._device.check_fault()
-        self._device.check_memory(self._device.held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES)
+        self._device.check_memory(
+            self._device.held_bytes, batch.token_count * self.facts.vocabulary_size * _LOGIT_BYTES
+        )
         return super().execute(batch, timer)

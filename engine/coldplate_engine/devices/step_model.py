@@ -1,6 +1,6 @@
 """How long a step takes on a chip that is only modelled: the roofline of its memory and its arithmetic.
 
-    seconds = max((weights + cache read) / bandwidth, operations / peak) + overhead
+seconds = max((weights + cache read) / bandwidth, operations / peak) + overhead
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """A stand-in for `npu-smi` that shows a simulated board in the tool's own layouts and words.
 
 Takes the arguments of the real one; the board is the one ``$COLDPLATE_BOARD`` names. Known are ``info``, ``info -l``,
-``info -m``, ``info -t TYPE -i NPU [-c CHIP]`` and ``set -t nve-level -i NPU -c CHIP -d LEVEL``. Standard library only, for
-it is started once a second.
+``info -m``, ``info -t TYPE -i NPU [-c CHIP]`` and ``set -t nve-level -i NPU -c CHIP -d LEVEL``. Standard library only,
+for it is started once a second.
 """
 
 import os

@@ -14,7 +14,9 @@ _A_HEADER = (
     "| NPU     Name                  | Health          | Power(W)     Temp(C)           Hugepages-Usage(page) |",
     "| Chip    Device                | Bus-Id          | AICore(%)    Memory-Usage(MB)                        |",
 )
-_A_PROCESSES = "| NPU     Chip                  | Process id      | Process name             | Process memory(MB)        |"
+_A_PROCESSES = (
+    "| NPU     Chip                  | Process id      | Process name             | Process memory(MB)        |"
+)
 _B_RULES = (27, 15, 53)
 _B_HEADER = "| NPU   Name                | Health        | Power(W)    Temp(C)           Hugepages-Usage(page) |"
 _B_CHIPS = {
