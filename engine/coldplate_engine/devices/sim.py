@@ -177,6 +177,7 @@ class SimRunner(WrappedRunner):
     def allocate_kv(self, num_blocks: int, block_size: int) -> None:
         super().allocate_kv(num_blocks, block_size)
         self._device.held_bytes += num_blocks * block_size * self.kv_bytes_per_token()
+        self._device.after_step(0.0, 0)  # the board is to know before the first step
 
     def execute(self, batch: StepBatch, timer: StepTimer) -> "Tensor":
         self._device.check_fault()
