@@ -83,7 +83,9 @@ def release(stack: Stack, whole: Whole, rounds: int, max_tokens: int, rng: rando
     def rate() -> float:
         return asyncio.run(whole.run(prompts, max_tokens)).rate
 
-    released, control, kept = [], [], []
+    released: list[float] = []
+    control: list[float] = []
+    kept: list[float] = []
     rate()
     before = rate()
     for number in range(2 * rounds):
