@@ -218,7 +218,7 @@ class Engine:
             chip=device.chip,
             simulated=device.simulated,
             threads=device.threads,
-            levers=LEVERS,
+            levers=tuple(lever for lever in LEVERS if lever != "cpu_share" or device.threads > 1),
             load_phases=tuple(self._phases),
             pid=os.getpid(),
             features=(*FEATURES, "guided") if guided else FEATURES,

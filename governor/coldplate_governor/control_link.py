@@ -13,6 +13,7 @@ import structlog
 from coldplate.durations import to_duration
 from coldplate.limits_proto import limits_to_proto
 from coldplate.v1 import control_pb2, control_pb2_grpc, device_pb2
+from coldplate_governor.feedback import DeviceFeedback, feedback_of
 from coldplate_governor.law import Decision
 from coldplate_governor.sensors.device import DeviceReadings
 
@@ -36,14 +37,6 @@ class Directive:
     device: str
     decision: Decision
     readings: DeviceReadings
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceFeedback:
-    """What the server says of a device: streams running, and the duty someone else than the governor sets."""
-
-    running: int
-    other_duty: float | None
 
 
 class ControlLink:
@@ -86,7 +79,7 @@ class ControlLink:
         for device in sorted(unknown - self._unknown):
             log.warning("the server has no such device", device=device, do="start a worker for it, or drop --device")
         self._unknown = unknown
-        return {status.device: _feedback(status) for status in reply.devices}
+        return feedback_of(reply.devices, {item.device: item.decision.limits.duty for item in directives})
 
     def close(self) -> None:
         self._channel.close()
@@ -134,9 +127,3 @@ def readings_to_proto(readings: DeviceReadings) -> device_pb2.Readings:
     if readings.age_s is not None:
         message.age.CopyFrom(to_duration(readings.age_s))
     return message
-
-
-def _feedback(status: device_pb2.DeviceStatus) -> DeviceFeedback:
-    binding = {item.limit: item.source for item in status.bindings}
-    by_another = binding.get("duty") in (device_pb2.LIMIT_SOURCE_OPERATOR, device_pb2.LIMIT_SOURCE_WORKER)
-    return DeviceFeedback(status.running, status.limits.duty if by_another and status.limits.HasField("duty") else None)

@@ -8,7 +8,8 @@ import structlog
 
 from coldplate.clock import Clock
 from coldplate_governor.agents import SensorAgent
-from coldplate_governor.control_link import DeviceFeedback, Directive
+from coldplate_governor.control_link import Directive
+from coldplate_governor.feedback import DeviceFeedback
 from coldplate_governor.law import PERIOD_S, Decision, Inputs, LawState, decide
 from coldplate_governor.sensors.device import DeviceReadings, DeviceSensors
 from coldplate_governor.settings import GovernedDevice

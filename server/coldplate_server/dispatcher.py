@@ -8,8 +8,9 @@ from dataclasses import replace
 import structlog
 
 from coldplate.clock import Clock
-from coldplate_server.errors import DeadlineExceeded, Draining, QueueTimeout, RequestError
+from coldplate_server.errors import DeadlineExceeded, Draining, NoWorker, QueueTimeout, RequestError, Shed
 from coldplate_server.journal import Journal, StreamRecord
+from coldplate_server.request import Priority
 from coldplate_server.request_queue import RequestQueue
 from coldplate_server.workers.fleet import Fleet, Worker
 
@@ -102,19 +103,24 @@ class Dispatcher:
                 self._leave_by.pop(record.number, None)
 
     def tick(self) -> None:
-        """Let those go who waited too long or whose model lost its last worker; start whom there is room for."""
+        """Let those go who waited too long, whose model lost its last worker or whose class is shed; start others."""
         now = self._clock.now()
+        kept: set[tuple[str, Priority]] = set()  # lanes nobody is turned away from
         for record in self.queue:
+            lane = (record.model, record.priority)
             if now >= self._leave_by[record.number]:
                 waited = now - record.arrived
                 self.abort(
                     record,
                     QueueTimeout(f"still queued after {waited:.1f} s; no token was made", waited_s=f"{waited:.1f}"),
                 )
-            elif not any(worker.link.ready for worker in self.fleet.of_model(record.model)):
-                refusal = self.fleet.refusal(record.model, record.priority)
-                if refusal is not None:
+            elif lane not in kept:
+                refusal = self.fleet.refusal(*lane)
+                begun = self._leave_by[record.number] == math.inf  # the rest of a request that is under way
+                if isinstance(refusal, NoWorker) or (isinstance(refusal, Shed) and not begun):
                     self.abort(record, refusal)
+                elif not isinstance(refusal, Shed):
+                    kept.add(lane)
         self.fleet.push_limits()
         self.pump()
 

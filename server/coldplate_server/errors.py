@@ -93,6 +93,12 @@ class Shed(RequestError):
     reason = "SHED"
 
 
+class ContextCapped(RequestError):
+    """Too long for what a limit leaves of the context, though not for the model."""
+
+    reason = "CONTEXT_CAPPED"
+
+
 class AdmissionClosed(RequestError):
     """A limit closes every device that could serve it."""
 

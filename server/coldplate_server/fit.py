@@ -4,26 +4,31 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NoReturn
 
-from coldplate_server.errors import InvalidRequest, Violation
+from coldplate_server.errors import ContextCapped, InvalidRequest, Violation
 from coldplate_server.request import GenerationRequest
 
+_CAPPED_RETRY_S = 5.0
 MAX_LOGPROBS_PER_CALL = 1_000_000  # about 12 bytes each in a reply, which has 16 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is, in tokens: the context of prompt and answer, an engine's whole cache, the vocabulary."""
+    """What there is, in tokens: the context of prompt and answer, an engine's whole cache, the vocabulary.
+
+    ``context_now`` is what limits leave of the context.
+    """
 
     context: int
     cache: int | None
     vocabulary: int
+    context_now: int | None = None
 
 
 def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room, default: int, prefix: str) -> int:
     """max_tokens lowered to what the context has left.
 
     Raises InvalidRequest with the numbers when the prompt is empty, too long, or holds ids the model does not have;
-    ``prefix`` goes before its field paths.
+    ``prefix`` goes before its field paths. Raises ContextCapped for what only a limit makes too long.
     """
     if not prompt_ids:
         _refuse(f"{prefix}input", "the prompt is empty: it has no tokens")
@@ -41,6 +46,8 @@ def fit_max_tokens(request: GenerationRequest, prompt_ids: list[int], room: Room
     done = len(request.resume_ids)
     if done > max_tokens:
         _refuse(f"{prefix}resume.emitted_token_ids", f"{done} of at most {max_tokens} tokens exist")
+    if room.context_now is not None:
+        max_tokens = min(max_tokens, _left_by_limits(len(prompt_ids), done, max_tokens, room.context_now))
     _check_ids(request, prompt_ids, room.vocabulary, prefix)
     _check_logprobs(request, len(prompt_ids), max_tokens, prefix)
     needed = len(prompt_ids) + max_tokens
@@ -61,6 +68,22 @@ def check_resumable(request: GenerationRequest, stop_token_ids: AbstractSet[int]
         _refuse(
             f"{prefix}resume.emitted_token_ids[{index}]", f"token id {token} ends the answer: nothing comes after it"
         )
+
+
+def _left_by_limits(prompt: int, done: int, max_tokens: int, context: int) -> int:
+    """What limits leave for the answer. A resumed one that has come to its end needs nothing more."""
+    left = context - prompt
+    if left <= done < max_tokens:
+        exist = f" and {done} tokens of the answer" if done else ""
+        raise ContextCapped(
+            f"the prompt has {prompt} tokens{exist}; a limit, max_context_tokens, allows {context} for now, answer "
+            "included; send less or try again later",
+            retry_after_s=_CAPPED_RETRY_S,
+            limit="max_context_tokens",
+            max_context_tokens=context,
+            prompt_tokens=prompt,
+        )
+    return max(left, done)
 
 
 def _check_logprobs(request: GenerationRequest, prompt_tokens: int, max_tokens: int, prefix: str) -> None:

@@ -134,6 +134,7 @@ class Generator:
         fleet = self._dispatcher.fleet
         room = Room(
             context=fleet.max_context(model) or tokenizer.max_context_tokens,
+            context_now=fleet.context_now(model),
             cache=fleet.kv_capacity(model),
             vocabulary=fleet.vocabulary(model) or tokenizer.vocabulary_size,
         )

@@ -65,7 +65,7 @@ class LimitBook:
         self._required = required
         self._operator: dict[str, Limits] = {}
         self._directives: dict[str, Directive] = {}
-        self._in_force: dict[str, InForce] = {}  # emptied by every change
+        self._in_force: dict[tuple[str, ...], InForce] = {}  # emptied by every change
         self._lease: _Lease | None = None
         self._state = "ungoverned"
         self._state_since = clock.now()
@@ -98,7 +98,8 @@ class LimitBook:
         """Renew or take the lease and replace the leased limits; returns the devices named that do not exist.
 
         Raises ValueError for a lease out of range, LeaseRefused while another governor holds it, StaleCall for an old
-        call.
+        call. A lease that has run out keeps out no epoch: a governor that starts again after its machine's clock was
+        set back must not be locked out for good.
         """
         if not MIN_LEASE_S <= ttl_s <= MAX_LEASE_S:
             raise ValueError(f"ttl is {ttl_s:g} s: expected {MIN_LEASE_S:g} to {MAX_LEASE_S:g} s")
@@ -108,7 +109,7 @@ class LimitBook:
             left = held.expires - now
             raise LeaseRefused(f"governor {held.governor!r} holds the lease for another {left:.1f} s")
         if held is not None and held.governor == governor:
-            if epoch < held.epoch:
+            if epoch < held.epoch and now < held.expires:
                 raise StaleCall(
                     f"epoch {epoch} is older than {held.epoch}: a newer start of {governor!r} has taken over"
                 )
@@ -120,17 +121,24 @@ class LimitBook:
         self._refresh_state()
         return [name for name in directives if name not in self._safe]
 
-    def in_force(self, device: str) -> InForce:
-        """What holds on a device now; computed anew only after something has changed."""
+    def in_force(self, *devices: str) -> InForce:
+        """What holds now on a device, or on several that work as one: of them all the tightest.
+
+        Computed anew only after something has changed.
+        """
         self._refresh_state()
-        found = self._in_force.get(device)
+        found = self._in_force.get(devices)
         if found is None:
-            sources = (
-                ("operator", self._operator.get("", NO_LIMITS)),
-                ("operator", self._operator.get(device, NO_LIMITS)),
-                self._leased_or_safe(device),
-            )
-            found = self._in_force[device] = InForce(*tightest(sources))
+            sources = [
+                source
+                for device in devices
+                for source in (
+                    ("operator", self._operator.get("", NO_LIMITS)),
+                    ("operator", self._operator.get(device, NO_LIMITS)),
+                    self._leased_or_safe(device),
+                )
+            ]
+            found = self._in_force[devices] = InForce(*tightest(sources))
         return found
 
     def directive(self, device: str) -> Directive | None:

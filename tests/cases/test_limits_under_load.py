@@ -6,7 +6,7 @@ from typing import Any
 import grpc
 import pytest
 
-from coldplate.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc, device_pb2
+from coldplate.v1 import admin_pb2, admin_pb2_grpc, control_pb2, control_pb2_grpc, device_pb2, generation_pb2
 from support import case_models
 from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, limit, request, status, unary
@@ -47,7 +47,7 @@ def whole(calls: list[StreamCall], tokens: int) -> bool:
 
 @pytest.mark.usefixtures("alive")
 @pytest.mark.parametrize(
-    "limits", [{"max_batch": 1}, {"admit": False}, {"max_context_tokens": 15}, {"min_priority": 3}, {"cpu_share": 0.01}]
+    "limits", [{"max_batch": 1}, {"admit": False}, {"max_context_tokens": 15}, {"cpu_share": 0.01}]
 )
 def test_what_runs_and_what_waits_is_kept(stack: Stack, limits: dict[str, Any]) -> None:
     running = start(stack, 8, 100)
@@ -58,6 +58,42 @@ def test_what_runs_and_what_waits_is_kept(stack: Stack, limits: dict[str, Any]) 
     assert whole(running, 100)
     limit(stack)
     assert whole(waiting, 10)
+
+
+@pytest.mark.usefixtures("alive")
+def test_a_shed_class_leaves_the_queue_at_once_with_a_hint_and_what_runs_ends_well(stack: Stack) -> None:
+    running = start(stack, 8, 60)
+    until_all_run(running)
+    (waiting,) = start(stack, 1, 10)
+    until("one waits", lambda: status(stack).queued == 1)
+    limit(stack, min_priority=3)
+    shed = waiting.result()
+    assert shed.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert int(shed.trailers["grpc-retry-pushback-ms"]) > 0
+    assert not running[0].outcome.finishes, "it did not wait for room"
+    late = unary(stack, request(PROMPT, max_tokens=2, priority=generation_pb2.PRIORITY_HIGH), timeout_s=30)
+    assert late.ok, late.message
+    assert whole(running, 60)
+
+
+@pytest.mark.usefixtures("alive")
+def test_a_context_cap_refuses_at_the_door_and_names_itself(stack: Stack) -> None:
+    limit(stack, max_context_tokens=len(PROMPT))
+    refused = unary(stack, request(PROMPT, max_tokens=2), timeout_s=5)
+    assert refused.code is grpc.StatusCode.FAILED_PRECONDITION
+    assert "max_context_tokens" in refused.message
+    limit(stack, max_context_tokens=len(PROMPT) + 2)
+    short = unary(stack, request(PROMPT, max_tokens=50), timeout_s=30)
+    assert (short.usage.completion_tokens, short.finish) == (2, "CONTEXT_FULL")
+
+
+def test_levers_are_what_is_honoured_here(stack: Stack, request: pytest.FixtureRequest) -> None:
+    (device,) = status(stack).devices
+    own = {"duty", "max_batch", "max_prefill_tokens"}
+    by_server = {"max_new_tokens", "max_context_tokens", "min_priority", "admit"}
+    native: set[str] = set() if "vllm" in request.node.name else {"max_reasoning_tokens"}
+    assert set(device.levers) == own | by_server | native, "one thread has no share to give"
+    assert "max_encoder_tokens" not in device.levers
 
 
 @pytest.mark.usefixtures("alive")

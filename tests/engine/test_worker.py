@@ -40,8 +40,8 @@ async def test_hello_tells_what_the_worker_is(shared: Path) -> None:
         assert hello.architecture == "GPT2LMHeadModel"
         assert (list(hello.devices), hello.simulated, hello.rng) == (["cpu"], False, "counter")
         assert (hello.credit.submits_seen, hello.credit.free_slots, hello.credit.free_kv_tokens) == (0, 8, 512)
-        levers = {"duty", "max_batch", "max_prefill_tokens", "max_reasoning_tokens", "cpu_share"}
-        assert set(hello.levers) == levers
+        levers = {"duty", "max_batch", "max_prefill_tokens", "max_reasoning_tokens"}
+        assert set(hello.levers) == levers | ({"cpu_share"} if hello.threads > 1 else set())
         features = {"penalties", "logit_bias", "min_tokens", "logprobs", "prompt_logprobs", "thinking", "guided"}
         assert set(hello.features) == features
         assert [phase.name for phase in hello.load_phases] == [

@@ -226,6 +226,26 @@ async def test_limits_refuse_at_the_door_and_let_in_again(
     assert service.send("let in", priority).submitted is not None
 
 
+async def test_a_class_that_is_shed_leaves_the_queue_and_what_runs_or_has_begun_stays(service: Service) -> None:
+    running = [service.send(f"running {index}", Priority.LOW) for index in range(4)]
+    waiting = {priority: service.send(priority.name, priority) for priority in Priority}
+    service.limits.set_operator("cpu", Limits(min_priority=2))
+    service.dispatcher.tick()
+    shed = waiting.pop(Priority.LOW)
+    assert isinstance(shed.error, Shed)
+    assert shed.error.retry_after_s
+    assert len(service.dispatcher.queue) == 2
+    assert not any(record.over for record in [*running, *waiting.values()])
+
+
+async def test_a_closed_device_sheds_nobody_who_waits(service: Service) -> None:
+    await service.fill()
+    waiting = service.send("waiting", Priority.LOW)
+    service.limits.set_operator("cpu", Limits(admit=False))
+    service.dispatcher.tick()
+    assert waiting.error is None
+
+
 async def test_a_device_whose_prefill_is_paused_gets_no_new_streams(service: Service) -> None:
     running = service.send("running")
     service.limits.set_operator("cpu", Limits(max_prefill_tokens=0))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coldplate_server.errors import InvalidRequest
+from coldplate_server.errors import ContextCapped, InvalidRequest
 from coldplate_server.fit import Room, check_resumable, fit_max_tokens
 from coldplate_server.request import GenerationRequest, SamplingParams, StopRules
 
@@ -43,6 +43,45 @@ def test_what_no_cache_can_hold_is_refused_with_the_numbers() -> None:
     field, text = refusal(25, 40, room=small)
     assert field == "request.input"
     assert "need a cache of 65 tokens; the engine has 64" in text
+
+
+CAPPED = replace(ROOM, context_now=64)
+
+
+def test_a_limit_on_the_context_shortens_what_fits_and_refuses_by_name_what_does_not() -> None:
+    assert fit(10, 100, CAPPED) == 54
+    assert fit(63, 8, CAPPED) == 1
+    with pytest.raises(ContextCapped) as refused:
+        fit(64, 8, CAPPED)
+    assert "prompt has 64 tokens" in refused.value.message
+    assert "max_context_tokens, allows 64 for now" in refused.value.message
+    assert refused.value.facts == {"limit": "max_context_tokens", "max_context_tokens": "64", "prompt_tokens": "64"}
+    assert refused.value.retry_after_s
+    assert refusal(256, room=CAPPED)[0] == "request.input", "too long for the model: a release would not help"
+
+
+def test_a_limit_on_the_context_neither_ends_nor_forbids_the_end_of_a_resumed_answer() -> None:
+    assert fit(10, 60, CAPPED, resumed=53) == 54
+    with pytest.raises(ContextCapped, match="and 54 tokens of the answer"):
+        fit(10, 60, CAPPED, resumed=54)
+    assert fit(10, 60, CAPPED, resumed=60) == 60
+
+
+@given(
+    prompt=st.integers(1, 255),
+    wanted=st.integers(1, 300),
+    cap=st.integers(1, 300),
+    resumed=st.integers(0, 100),
+)
+def test_a_limit_on_the_context_is_kept_or_the_request_refused(
+    prompt: int, wanted: int, cap: int, resumed: int
+) -> None:
+    room = replace(ROOM, context_now=min(cap, ROOM.context))
+    try:
+        allowed = fit(prompt, wanted, room, resumed=resumed)
+    except (InvalidRequest, ContextCapped):
+        return
+    assert allowed == resumed or (prompt + allowed <= cap and resumed < allowed <= wanted)
 
 
 def test_an_answer_longer_than_it_may_be_cannot_be_resumed() -> None:

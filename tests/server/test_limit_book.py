@@ -95,6 +95,31 @@ def test_a_newer_epoch_takes_over_at_once_and_the_older_one_is_stale() -> None:
         apply(limits, epoch=6, seq=1)
 
 
+def test_a_governor_whose_clock_was_set_back_is_let_in_once_the_lease_has_run_out() -> None:
+    clock = ManualClock()
+    limits = book(clock)
+    apply(limits, epoch=86_401_000, seq=9)
+    clock.advance(4.999)
+    with pytest.raises(StaleCall):
+        apply(limits, epoch=1_000, seq=1)
+    clock.advance(0.001)
+    apply(limits, epoch=1_000, seq=1, duty=0.6)
+    assert limits.in_force("npu:0").limits == Limits(duty=0.6)
+    with pytest.raises(StaleCall, match="seq 1 is not above 1"):
+        apply(limits, epoch=1_000, seq=1)
+
+
+def test_devices_that_work_as_one_have_the_tightest_of_their_limits() -> None:
+    limits = LimitBook(ManualClock(), {"npu:0": SAFE, "npu:1": SAFE}, frozenset())
+    limits.apply("g", 1, 1, 5.0, {"npu:0": Directive(Limits(duty=0.9)), "npu:1": Directive(Limits(duty=0.3))})
+    limits.set_operator("npu:0", Limits(max_batch=2))
+    both = limits.in_force("npu:0", "npu:1")
+    assert both.limits == Limits(duty=0.3, max_batch=2)
+    assert both.binding == {"duty": "governor", "max_batch": "operator"}
+    assert limits.in_force("npu:0").limits == Limits(duty=0.9, max_batch=2)
+    assert limits.in_force().limits == Limits()
+
+
 def test_unknown_devices_are_named_and_change_nothing() -> None:
     limits = book(ManualClock())
     assert limits.apply("g", 1, 1, 5.0, {"npu:7": Directive(Limits(duty=0.1))}) == ["npu:7"]

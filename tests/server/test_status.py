@@ -24,6 +24,7 @@ CODES = {
     errors.FeatureUnimplemented: Code.UNIMPLEMENTED,
     errors.QueueFull: Code.RESOURCE_EXHAUSTED,
     errors.Shed: Code.RESOURCE_EXHAUSTED,
+    errors.ContextCapped: Code.FAILED_PRECONDITION,
     errors.AdmissionClosed: Code.UNAVAILABLE,
     errors.QueueTimeout: Code.DEADLINE_EXCEEDED,
     errors.DeadlineExceeded: Code.DEADLINE_EXCEEDED,

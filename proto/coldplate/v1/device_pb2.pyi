@@ -153,7 +153,7 @@ class StepTimes(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., schedule: _Optional[float] = ..., host_prep: _Optional[float] = ..., copy: _Optional[float] = ..., device: _Optional[float] = ..., sample: _Optional[float] = ..., idle: _Optional[float] = ..., paced: _Optional[float] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device", "worker", "model", "state", "detail", "since_change", "simulated", "readings", "limits", "bindings", "governor_mode", "reasons", "running", "pending", "kv_tokens_used", "kv_tokens_total", "tokens_per_second", "step_times", "restarts", "chip", "levers", "threads", "kv_tokens_cached", "totals")
+    __slots__ = ("device", "worker", "model", "state", "detail", "since_change", "simulated", "readings", "limits", "bindings", "governor_mode", "reasons", "running", "pending", "kv_tokens_used", "kv_tokens_total", "tokens_per_second", "step_times", "restarts", "chip", "levers", "threads", "kv_tokens_cached", "totals", "queued", "queue_wait", "busy_share", "prefill_tokens_per_second")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,10 @@ class DeviceStatus(_message.Message):
     THREADS_FIELD_NUMBER: _ClassVar[int]
     KV_TOKENS_CACHED_FIELD_NUMBER: _ClassVar[int]
     TOTALS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_WAIT_FIELD_NUMBER: _ClassVar[int]
+    BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     device: str
     worker: str
     model: str
@@ -202,7 +206,11 @@ class DeviceStatus(_message.Message):
     threads: int
     kv_tokens_cached: int
     totals: WorkerTotals
-    def __init__(self, device: _Optional[str] = ..., worker: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., detail: _Optional[str] = ..., since_change: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., simulated: bool = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., limits: _Optional[_Union[DeviceLimits, _Mapping]] = ..., bindings: _Optional[_Iterable[_Union[LimitBinding, _Mapping]]] = ..., governor_mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., running: _Optional[int] = ..., pending: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., step_times: _Optional[_Union[StepTimes, _Mapping]] = ..., restarts: _Optional[int] = ..., chip: _Optional[str] = ..., levers: _Optional[_Iterable[str]] = ..., threads: _Optional[int] = ..., kv_tokens_cached: _Optional[int] = ..., totals: _Optional[_Union[WorkerTotals, _Mapping]] = ...) -> None: ...
+    queued: int
+    queue_wait: _duration_pb2.Duration
+    busy_share: float
+    prefill_tokens_per_second: float
+    def __init__(self, device: _Optional[str] = ..., worker: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., detail: _Optional[str] = ..., since_change: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., simulated: bool = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., limits: _Optional[_Union[DeviceLimits, _Mapping]] = ..., bindings: _Optional[_Iterable[_Union[LimitBinding, _Mapping]]] = ..., governor_mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., running: _Optional[int] = ..., pending: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., step_times: _Optional[_Union[StepTimes, _Mapping]] = ..., restarts: _Optional[int] = ..., chip: _Optional[str] = ..., levers: _Optional[_Iterable[str]] = ..., threads: _Optional[int] = ..., kv_tokens_cached: _Optional[int] = ..., totals: _Optional[_Union[WorkerTotals, _Mapping]] = ..., queued: _Optional[int] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., busy_share: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ...) -> None: ...
 
 class WorkerTotals(_message.Message):
     __slots__ = ("prefill_tokens", "cached_tokens", "offloaded_tokens", "preemptions", "preempted_tokens", "draft_tokens", "accepted_tokens")

@@ -41,7 +41,7 @@ class ModelServicer(model_pb2_grpc.ModelServiceServicer):
             architecture=tokenizer.architecture,
             parameter_count=hello.parameter_count if hello else 0,
             vocabulary_size=hello.vocabulary_size if hello else tokenizer.vocabulary_size,
-            max_context_tokens=self._fleet.max_context(name) or tokenizer.max_context_tokens,
+            max_context_tokens=self._fleet.context_now(name) or tokenizer.max_context_tokens,
             has_chat_template=tokenizer.has_chat_template,
             end_of_text_token_ids=sorted(tokenizer.end_of_text_ids),
             replicas=replicas,

@@ -51,6 +51,7 @@ _TABLE: dict[type[RequestError], Answer] = {
     errors.QueueFull: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
     errors.ChecksBusy: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
     errors.Shed: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
+    errors.ContextCapped: Answer(grpc.StatusCode.FAILED_PRECONDITION, "refused"),
     errors.AdmissionClosed: Answer(grpc.StatusCode.UNAVAILABLE, "refused"),
     errors.Draining: Answer(grpc.StatusCode.UNAVAILABLE, "refused"),
     errors.NoWorker: Answer(grpc.StatusCode.UNAVAILABLE, "refused"),

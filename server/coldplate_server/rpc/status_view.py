@@ -59,12 +59,20 @@ class StatusView:
 
     def devices(self, device: str = "") -> list[pb.DeviceStatus]:
         """One entry for each device of each worker; ``device`` picks those of one name."""
+        waiting = self._waiting()
         return [
-            self._device(worker, name)
+            self._device(worker, name, waiting.get(worker.spec.model.name, []))
             for worker in self._fleet.workers
             for name in worker.devices
             if device in ("", name)
         ]
+
+    def _waiting(self) -> dict[str, list[float]]:
+        """How long the streams in the queue have waited, in seconds, by model."""
+        now, waits = self._clock.now(), dict[str, list[float]]()
+        for record in self._dispatcher.queue:
+            waits.setdefault(record.model, []).append(now - record.arrived)
+        return waits
 
     def load(self) -> pb.Load:
         ready = [worker for worker in self._fleet.workers if worker.link.ready]
@@ -91,9 +99,9 @@ class StatusView:
     def _accepts(self, worker: Worker) -> bool:
         return self._fleet.limits_of(worker).admit is not False
 
-    def _device(self, worker: Worker, name: str) -> pb.DeviceStatus:
+    def _device(self, worker: Worker, name: str, waits_s: list[float]) -> pb.DeviceStatus:
         link = worker.link
-        in_force = self._limits.in_force(name)
+        in_force = self._fleet.in_force(worker)
         directive = self._limits.directive(name)
         state, detail = self._state(worker, in_force)
         means = link.steps.means()
@@ -108,7 +116,11 @@ class StatusView:
             bindings=[pb.LimitBinding(limit=key, source=_SOURCES[source]) for key, source in in_force.binding.items()],
             restarts=worker.restarts,
             running=link.running,
+            queued=len(waits_s),
+            queue_wait=to_duration(max(waits_s, default=0.0)),
+            busy_share=means.busy_share,
             tokens_per_second=means.tokens_per_second,
+            prefill_tokens_per_second=means.prefill_tokens_per_second,
             step_times=pb.StepTimes(
                 steps=means.steps,
                 schedule=means.schedule,
@@ -128,7 +140,7 @@ class StatusView:
         if (hello := link.hello) is not None:
             stats = link.steps.latest
             status.simulated, status.chip, status.threads = hello.simulated, hello.chip, hello.threads
-            status.levers.extend(hello.levers)
+            status.levers.extend(self._fleet.levers_of(worker))
             status.pending = stats.waiting
             status.kv_tokens_used = stats.kv_blocks_used * hello.block_size
             status.kv_tokens_total = hello.kv_cache_tokens
@@ -147,12 +159,11 @@ class StatusView:
             return pb.DEVICE_STATE_LOST, f"the worker ended ({worker.last_exit}) and is being started again"
         if self._dispatcher.draining:
             return pb.DEVICE_STATE_DRAINING, "no new requests are taken; running ones go on"
-        limits = in_force.limits
-        if limits.admit is False:
+        if in_force.limits.admit is False:
             return pb.DEVICE_STATE_CLOSED, f"closed to new requests by the {in_force.binding['admit']} limits"
-        if limits:
-            names = ", ".join(f"{key} ({source})" for key, source in in_force.binding.items())
-            return pb.DEVICE_STATE_THROTTLED, f"limited: {names}"
+        honoured = self._fleet.levers_of(worker)
+        if kept := [f"{key} ({source})" for key, source in in_force.binding.items() if key in honoured]:
+            return pb.DEVICE_STATE_THROTTLED, f"limited: {', '.join(kept)}"
         return pb.DEVICE_STATE_SERVING, ""
 
     def _since_change(self, key: str, state: pb.DeviceState) -> float:

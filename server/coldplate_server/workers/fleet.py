@@ -8,10 +8,10 @@ from pathlib import Path
 
 from coldplate.clock import Clock
 from coldplate.device_id import DeviceId, name_in_spec, parse_group
-from coldplate.limits import NO_LIMITS, Limits
+from coldplate.limits import FIELD_NAMES, Limits
 from coldplate_server.errors import AdmissionClosed, FeatureUnimplemented, NoWorker, RequestError, Shed
 from coldplate_server.journal import StreamRecord
-from coldplate_server.limit_book import LimitBook
+from coldplate_server.limit_book import InForce, LimitBook
 from coldplate_server.request import Priority
 from coldplate_server.settings import WorkerSpec
 from coldplate_server.workers.link import LinkEvents, WorkerLink
@@ -23,6 +23,8 @@ WorkerCommand = Callable[[WorkerSpec, str, int], list[str]]  # spec, address, ho
 _TERM_GRACE_S = {"native": 5.0, "vllm": 20.0}
 _LOADING_RETRY_S = 2.0
 _CLOSED_RETRY_S = 5.0
+# Kept by the server itself, whatever the worker can do.
+_OWN_LEVERS = frozenset({"max_batch", "max_new_tokens", "max_context_tokens", "min_priority", "admit"})
 
 
 @dataclass(slots=True)
@@ -102,7 +104,12 @@ class Fleet:
         return next((worker for worker in self.workers if worker.spec.name == name), None)
 
     def max_context(self, model: str) -> int | None:
-        """The longest context any ready worker of the model takes, in tokens; None while there is none."""
+        """The longest context any ready worker of the model has, in tokens; None while there is none."""
+        hellos = [worker.link.hello for worker in self.of_model(model)]
+        return max((hello.max_model_len for hello in hellos if hello), default=None)
+
+    def context_now(self, model: str) -> int | None:
+        """The same as far as limits leave it."""
         return max((self._context_of(worker) for worker in self.of_model(model) if worker.link.ready), default=None)
 
     def _context_of(self, worker: Worker) -> int:
@@ -134,9 +141,18 @@ class Fleet:
                 worker.link.set_limits(self.limits_of(worker))
 
     def limits_of(self, worker: Worker) -> Limits:
-        """In force for a worker: of its first device, whose limits stand for its group."""
-        devices = worker.devices
-        return self._limits.in_force(devices[0]).limits if devices else NO_LIMITS
+        """In force for a worker: the tightest of its devices, which work as one."""
+        return self.in_force(worker).limits
+
+    def in_force(self, worker: Worker) -> InForce:
+        return self._limits.in_force(*worker.devices)
+
+    def levers_of(self, worker: Worker) -> tuple[str, ...]:
+        """Limits that are honoured, by the worker or here; none of a worker that has not told yet."""
+        if worker.link.hello is None:
+            return ()
+        honoured = _OWN_LEVERS.union(worker.link.hello.levers)
+        return tuple(name for name in FIELD_NAMES if name in honoured)
 
     def refusal(self, model: str, priority: Priority) -> RequestError | None:
         """Why no worker of the model would take a new stream of this class now, if so."""

@@ -35,7 +35,7 @@ class WorkerTotals:
 
 @dataclass(frozen=True, slots=True)
 class StepMeans:
-    """Means over the last second, in seconds per step; rates per second."""
+    """Means over the last second, in seconds per step; rates per second; ``busy_share`` of it was computing."""
 
     steps: int = 0
     schedule: float = 0.0
@@ -46,9 +46,12 @@ class StepMeans:
     idle: float = 0.0
     paced: float = 0.0
     tokens_per_second: float = 0.0
+    prefill_tokens_per_second: float = 0.0
+    busy_share: float = 0.0
 
 
-_PARTS = ("schedule", "host_prep", "copy", "device", "sample", "idle", "paced")
+_BUSY_PARTS = ("schedule", "host_prep", "copy", "device", "sample")
+_PARTS = (*_BUSY_PARTS, "idle", "paced")
 
 
 class StepLog:
@@ -87,7 +90,14 @@ class StepLog:
         sums = {
             part: sum(getattr(stats, f"{part}_us") for _, stats, _ in self._recent) * _US / count for part in _PARTS
         }
-        return StepMeans(steps=count, tokens_per_second=sum(tokens for *_, tokens in self._recent) / WINDOW_S, **sums)
+        busy_s = count * sum(sums[part] for part in _BUSY_PARTS)
+        return StepMeans(
+            steps=count,
+            tokens_per_second=sum(tokens for *_, tokens in self._recent) / WINDOW_S,
+            prefill_tokens_per_second=sum(stats.prefill_tokens for _, stats, _ in self._recent) / WINDOW_S,
+            busy_share=min(1.0, busy_s / WINDOW_S),
+            **sums,
+        )
 
     def _forget(self, now: float) -> None:
         while self._recent and self._recent[0][0] < now - WINDOW_S:

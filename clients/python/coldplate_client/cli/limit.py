@@ -6,7 +6,7 @@ import typer
 
 from coldplate.limits import Limits
 from coldplate_client.cli.console import EXIT_USAGE, CliFailure, ControlOption, admin, out
-from coldplate_client.cli.status_table import limits_text
+from coldplate_client.cli.status_table import limits_text, void_limits
 
 
 def limit(
@@ -43,5 +43,7 @@ def limit(
     with admin(control) as client:
         for status in client.set_limits(limits, device):
             out.print(f"{status.device}: {limits_text(status)}", markup=False)
+            for text in void_limits(status):
+                out.print(f"{status.device}: {text}", markup=False)
             if release and device and "(operator)" in limits_text(status):
                 out.print("what was set on every device still holds; `coldplate limit --release` takes it back")

@@ -64,6 +64,7 @@ def notes(status: device_pb2.ServiceStatus, device: device_pb2.DeviceStatus) -> 
             f"prefix cache held {totals.cached_tokens} of {looked_up} prompt tokens; {totals.preemptions} preemptions"
         )
     found += [device.detail] if device.detail and device.state != device_pb2.DEVICE_STATE_THROTTLED else []
+    found += void_limits(device)
     if status.governor.state == device_pb2.GOVERNOR_STATE_GOVERNED:
         found += [f"governor: {device.governor_mode}: {reason.text}" for reason in device.reasons]
     return found
@@ -104,6 +105,16 @@ def limits_text(device: device_pb2.DeviceStatus) -> str:
         for name, value in limits_from_proto(device.limits).set_fields().items()
     ]
     return ", ".join(parts) or "none"
+
+
+def void_limits(device: device_pb2.DeviceStatus) -> list[str]:
+    """Limits in force that change nothing on this device."""
+    names = limits_from_proto(device.limits).set_fields()
+    return [f"{name} is not honoured by this device: it changes nothing" for name in names if _is_void(device, name)]
+
+
+def _is_void(device: device_pb2.DeviceStatus, name: str) -> bool:
+    return bool(device.levers) and name not in device.levers
 
 
 def state_name(state: int) -> str:
