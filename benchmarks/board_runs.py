@@ -224,7 +224,7 @@ def main() -> int:
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--max-tokens", type=int, default=256, help="of an answer; half to all of it are asked for")
     parser.add_argument("--ambient", type=float, default=45.0, help="degC of the air")
-    parser.add_argument("--start", type=float, default=82.0, help="degC the board starts at")
+    parser.add_argument("--start", type=float, default=75.0, help="degC the board starts at")
     parser.add_argument("--runs", nargs="+", choices=["firmware", "script", "governor"], help="default: all")
     parser.add_argument("--port", type=int, default=50_971)
     parser.add_argument("--json", type=Path, help="write every figure there")

@@ -1,7 +1,8 @@
 """Eight modelled chips behind one server against one, and what the loss of one costs.
 
 Each chip is a simulated 310P that takes as long for a step as it would with an 8B model in 8 bits; its tokens are
-scripted, and every one that a caller gets is checked. Prints tokens/s of one chip and of all, their ratio, the rate and
+scripted, and every one that a caller gets is checked. Every slot of every chip is taken, and one caller a chip waits:
+else the chips that are left would take a lost one's streams at hardly a loss, as decoding is bound by memory. Prints tokens/s of one chip and of all, their ratio, the rate and
 the ends of streams after one chip is lost, and the rate once it is back. Exits 1 when all chips are below 7.5/8 of that
 many times one, when the loss costs more than the chip's share and 3 %, or when any stream ended wrongly.
 """
@@ -65,12 +66,13 @@ async def all_chips(
 
 
 def measure(args: argparse.Namespace, model: Path) -> dict[str, object]:
-    with service(model, 1, port=args.port) as made:
-        single, first = asyncio.run(one_chip(made, model, args.streams, args.seconds))
+    slots = [f"--max-num-seqs={args.streams}"]
+    with service(model, 1, port=args.port, engine_args=slots) as made:
+        single, first = asyncio.run(one_chip(made, model, args.streams + 1, args.seconds))
     print(f"1 chip, {args.streams} streams: {single:.0f} tokens/s", flush=True)
     lost = min(_LOST, args.chips - 1)
-    with service(model, args.chips, port=args.port + 1) as made:
-        story = all_chips(made, model, args.chips * args.streams, args.seconds, lost, args.back_seconds)
+    with service(model, args.chips, port=args.port + 1, engine_args=slots) as made:
+        story = all_chips(made, model, args.chips * (args.streams + 1), args.seconds, lost, args.back_seconds)
         rates, tally, at = asyncio.run(story)
     ratio = rates["before"] / single
     kept = rates["lost"] / rates["before"]
@@ -103,7 +105,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, help="folder with config and tokenizer; default: the demo model")
     parser.add_argument("--chips", type=int, default=8)
-    parser.add_argument("--streams", type=int, default=16, help="of each chip")
+    parser.add_argument("--streams", type=int, default=16, help="that each chip runs at once")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement")
     parser.add_argument("--back-seconds", type=float, default=15.0, help="for the lost chip's worker to start again")
     parser.add_argument("--port", type=int, default=50_961)
