@@ -2,9 +2,11 @@
 
 Each chip is a simulated 310P that takes as long for a step as it would with an 8B model in 8 bits; its tokens are
 scripted, and every one that a caller gets is checked. Every slot of every chip is taken, and one caller a chip waits:
-else the chips that are left would take a lost one's streams at hardly a loss, as decoding is bound by memory. Prints tokens/s of one chip and of all, their ratio, the rate and
-the ends of streams after one chip is lost, and the rate once it is back. Exits 1 when all chips are below 7.5/8 of that
-many times one, when the loss costs more than the chip's share and 3 %, or when any stream ended wrongly.
+else the chips that are left would take a lost one's streams at hardly a loss, as decoding is bound by memory.
+
+Prints tokens/s of one chip and of all, their ratio, the rate and the ends of streams after one chip is lost, and the
+rate once it is back. Exits 1 when all chips are below 7.5/8 of that many times one, when the loss costs more than the
+chip's share and 3 %, or when any stream ended wrongly.
 """
 
 import argparse

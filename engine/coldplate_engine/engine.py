@@ -14,6 +14,7 @@ import psutil
 import structlog
 
 from coldplate.clock import MonotonicClock
+from coldplate.device_id import split_modelled
 from coldplate_engine.batch import StepBatch, StreamSlice
 from coldplate_engine.block_pool import BlockPool
 from coldplate_engine.guided.load import load_constraints
@@ -254,7 +255,11 @@ def _further_settings(settings: EngineSettings) -> dict[str, str]:
         names.append("kv_offload_gib")
     if settings.num_speculative_tokens:
         names += ["prompt_lookup_min", "prompt_lookup_max"]
-    return {name: str(getattr(settings, name)) for name in names}
+    known = {name: str(getattr(settings, name)) for name in names}
+    modelled_as = split_modelled(settings.device)[1]
+    if modelled_as is not None:
+        known["simulated"] = f"scripted tokens at the pace of {modelled_as or 'this model'}"
+    return known
 
 
 def _checkpoint_bytes(settings: EngineSettings) -> int:

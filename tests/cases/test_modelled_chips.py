@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coldplate.v1 import device_pb2
+from coldplate.v1 import device_pb2, model_pb2, model_pb2_grpc
 from coldplate_governor.board.client import BoardClient
 from support import modelled, processes
 from support.client import Outcome, StreamCall, limit, request, status, unary
@@ -75,6 +75,9 @@ def test_every_chip_says_what_the_script_says_and_is_shown_as_simulated(service:
     assert {outcome.started.device for outcome in outcomes if outcome.started} == {"npu:0", "npu:1", "npu:2"}
     for device in status(service.stack).devices:
         assert (device.simulated, device.chip) == (True, "310P3 (simulated, scripted tokens)")
+    models = model_pb2_grpc.ModelServiceStub(service.stack.channel).ListModels(model_pb2.ListModelsRequest(), timeout=5)
+    for replica in models.models[0].replicas:
+        assert replica.engine_settings["simulated"] == f"scripted tokens at the pace of {SIZE}"
 
 
 def test_duty_and_a_slow_clock_stretch_the_steps(service: Modelled) -> None:
