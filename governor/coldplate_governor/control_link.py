@@ -123,7 +123,16 @@ def _to_proto(directive: Directive) -> control_pb2.DeviceDirective:
 
 def readings_to_proto(readings: DeviceReadings) -> device_pb2.Readings:
     """Fused readings as the message; what was not measured stays unset."""
-    message = device_pb2.Readings(**readings.values, sources=readings.sources, lost=readings.lost)  # type: ignore[arg-type]
+    message = device_pb2.Readings(
+        **readings.values,  # type: ignore[arg-type]
+        sources=readings.sources,
+        lost=readings.lost,
+        unusable=readings.unusable,
+        health=readings.words.get("health"),
+        throttle_cause=readings.words.get("throttle_cause"),
+        error_codes=readings.error_codes,
+        suspect=readings.suspect,
+    )
     if readings.age_s is not None:
         message.age.CopyFrom(to_duration(readings.age_s))
     return message

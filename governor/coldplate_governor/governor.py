@@ -7,11 +7,12 @@ import structlog
 from coldplate.clock import MonotonicClock
 from coldplate.logs import configure_logs
 from coldplate.settings import fail, load_settings
-from coldplate_governor.agents import SensorAgent
+from coldplate_governor.agents import SensorAgents
 from coldplate_governor.board.client import BoardUnreachable
 from coldplate_governor.control_link import ControlLink
 from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, run
 from coldplate_governor.metrics import serve_metrics
+from coldplate_governor.sensors.registry import grouped
 from coldplate_governor.settings import GovernedDevice, GovernorSettings, count_board_chips, governed_devices
 from coldplate_governor.stop import StopRequest
 
@@ -52,12 +53,18 @@ def govern(
     for item in governed:
         agent = None
         if item.sensors:
-            agent = SensorAgent(
+            agent = SensorAgents(
                 str(item.device),
-                item.sensors,
+                grouped(item.sensors),
                 clock,
                 settings.sensor_interval_s,
                 settings.sensor_deadline_s,
+            )
+        elif item.device.kind == "npu":
+            log.warning(
+                "no sensor for a device: its safe limits hold",
+                device=str(item.device),
+                do="give one with --sensor, or mount npu-smi or libdcmi where the governor runs",
             )
         devices.append(DeviceGovernor(item, agent))
     link = ControlLink(settings.control, settings.name, settings.lease_s)
@@ -65,6 +72,9 @@ def govern(
     try:
         run(devices, link, clock, stop, snapshot)
     finally:
+        for device in devices:
+            if device.agent:
+                device.agent.end()
         for device in devices:
             if device.agent:
                 device.agent.close()

@@ -7,8 +7,9 @@ from typing import Protocol
 import structlog
 
 from coldplate.clock import Clock
-from coldplate_governor.agents import SensorAgent
+from coldplate_governor.agents import SensorAgents
 from coldplate_governor.control_link import Directive
+from coldplate_governor.device_log import DeviceLog
 from coldplate_governor.feedback import DeviceFeedback
 from coldplate_governor.law import PERIOD_S, Decision, Inputs, LawState, decide
 from coldplate_governor.sensors.device import DeviceReadings, DeviceSensors
@@ -40,45 +41,27 @@ class GovernorSnapshot:
 class DeviceGovernor:
     """One device: its agent, its sensors, the state of the law, and what was last logged of it."""
 
-    def __init__(self, governed: GovernedDevice, agent: SensorAgent | None) -> None:
+    def __init__(self, governed: GovernedDevice, agent: SensorAgents | None) -> None:
         self.name = str(governed.device)
         self.agent = agent
         self._profile = governed.profile
         self._sensors = DeviceSensors()
         self._state = LawState()
-        self._problems: dict[str, str] = {}
-        self._lost: tuple[str, ...] = ()
+        self._sensor_log = DeviceLog(self.name)
         self._logged: Decision | None = None
 
     def round(self, feedback: DeviceFeedback | None, now_s: float) -> Directive:
         """Take what has come from the sensors and decide."""
-        problems = {key: text for key, text in self._problems.items() if "." not in key}
-        for sample in self.agent.take() if self.agent else []:
+        samples = self.agent.take() if self.agent else []
+        for sample in samples:
             self._sensors.take(sample.sensor, sample.readings, sample.at_s)
-            problems.pop(sample.sensor, None)
-            if sample.problem:
-                problems[sample.sensor] = sample.problem
-        self._log_problems(problems | self._sensors.problems())
+            self._sensors.note(sample.sensor, sample.unusable)
         readings = self._sensors.fuse(now_s)
-        self._log_lost(readings)
+        self._sensor_log.samples(samples, readings.doubted)
+        self._sensor_log.readings(readings)
         self._state, decision = decide(self._profile, self._state, _inputs(readings, feedback), now_s)
         self._log_change(decision)
         return Directive(self.name, decision, readings)
-
-    def _log_problems(self, problems: dict[str, str]) -> None:
-        """One line when a sensor begins to have a problem, however its words change, and one when it is over."""
-        for key in sorted(problems.keys() - self._problems.keys()):
-            log.warning("sensor problem", device=self.name, sensor=key, reason=problems[key])
-        for key in sorted(self._problems.keys() - problems.keys()):
-            log.info("sensor well again", device=self.name, sensor=key)
-        self._problems = problems
-
-    def _log_lost(self, readings: DeviceReadings) -> None:
-        if gone := sorted(set(readings.lost) - set(self._lost)):
-            log.warning("readings lost", device=self.name, lost=", ".join(gone))
-        if back := sorted(set(self._lost) - set(readings.lost)):
-            log.info("readings back", device=self.name, back=", ".join(back))
-        self._lost = readings.lost
 
     def _log_change(self, decision: Decision) -> None:
         if self._logged is not None and not _worth_a_line(self._logged, decision):
@@ -105,12 +88,13 @@ def run(
     clock: Clock,
     stop: StopRequest,
     snapshot: GovernorSnapshot,
-    first_sample_s: float = 1.5,
+    first_sample_s: float = 2.5,
 ) -> None:
     """Govern until ``stop`` is set.
 
-    The first decision waits up to ``first_sample_s`` for every agent, so that a device is not called blind while its
-    agent starts. Rounds keep to a grid of one second; a round that was late does not make the next ones hurry.
+    The first decision waits up to ``first_sample_s`` for every sensor to be heard twice, so that a device is not called
+    blind while its agent starts. Rounds keep to a grid of one second; a round that was late does not make the next ones
+    hurry.
     """
     feedback: dict[str, DeviceFeedback] = {}
     for device in devices:
@@ -119,7 +103,7 @@ def run(
     due, before = clock.now() + first_sample_s, None
     for device in devices:
         if device.agent:
-            device.agent.first_sample.wait(max(0.0, due - clock.now()))
+            device.agent.wait_first_sample(due - clock.now())
     due = clock.now()
     while not stop.is_set():
         now = clock.now()

@@ -18,7 +18,12 @@ _MEGABYTE = 2**20
 # npu-exporter's name, the quantity, what a value is divided by, help
 _NPU = (
     ("temperature", "temperature_celsius", 1, "Temperature in degrees Celsius."),
-    ("power", "power_watts", 1, "Power in watts; of the whole card on a 310P."),
+    (
+        "hbm_temperature",
+        "memory_temperature_celsius",
+        1,
+        "Temperature of the high-bandwidth memory in degrees Celsius.",
+    ),
     ("utilization", "utilization_percent", 1, "AI core use in percent."),
     ("used_memory", "memory_used_bytes", _MEGABYTE, "Used memory in MB."),
     ("total_memory", "memory_total_bytes", _MEGABYTE, "Total memory in MB."),
@@ -58,6 +63,9 @@ class GovernorCollector(Collector):
             "coldplate_governor_duty", "Share of wall time a device may compute.", labels=["device"]
         )
         mode = GaugeMetricFamily("coldplate_governor_mode", "1 for the mode a device is in.", labels=["device", "mode"])
+        unusable = GaugeMetricFamily(
+            "coldplate_governor_sensor_unusable", "1 for a sensor that cannot work here.", labels=["device", "sensor"]
+        )
         age = GaugeMetricFamily(
             "coldplate_governor_sensor_age_seconds", "Age of the newest reading.", labels=["device"]
         )
@@ -67,7 +75,9 @@ class GovernorCollector(Collector):
                 mode.add_metric([directive.device, name], float(directive.decision.mode == name))
             if directive.readings.age_s is not None:
                 age.add_metric([directive.device], directive.readings.age_s)
-        yield from (duty, mode, age)
+            for sensor in directive.readings.unusable:
+                unusable.add_metric([directive.device, sensor], 1.0)
+        yield from (duty, mode, age, unusable)
 
     def _readings(self) -> Iterator[Metric]:
         directives = self._snapshot.directives
@@ -78,6 +88,16 @@ class GovernorCollector(Collector):
                 if quantity in values:
                     gauge.add_metric([index], values[quantity] / unit)
             yield gauge
+        power = GaugeMetricFamily("npu_chip_info_power", "Power in watts; of the whole card on a 310P.", labels=["id"])
+        health = GaugeMetricFamily("npu_chip_info_health_status", "1 well, 0 not.", labels=["id"])
+        for directive in directives:
+            kind, _, index = directive.device.partition(":")
+            values, words = directive.readings.values, directive.readings.words
+            if kind == "npu" and (watts := values.get("power_watts", values.get("card_power_watts"))) is not None:
+                power.add_metric([index], watts)
+            if kind == "npu" and "health" in words:
+                health.add_metric([index], float(words["health"] == "ok"))
+        yield from (power, health)
         for quantity, help_text in _CPU:
             gauge = GaugeMetricFamily(f"coldplate_device_{quantity}", help_text, labels=["device"])
             for directive in directives:

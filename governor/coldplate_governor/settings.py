@@ -11,7 +11,12 @@ from coldplate.paths import control_socket
 from coldplate.profile import DeviceProfile, load_profile
 from coldplate.settings import ProcessSettings
 from coldplate_governor.board.client import BoardClient, BoardUnreachable, unix_path
-from coldplate_governor.sensors.registry import DEFAULT_CPU_SENSORS, SENSORS, make_sensor
+from coldplate_governor.sensors.registry import (
+    DEFAULT_CPU_SENSORS,
+    SENSORS,
+    default_npu_sensors,
+    make_sensor,
+)
 from coldplate_governor.stop import StopRequest
 
 DEFAULT_PROFILES = {"cpu": "cpu", "npu": "310p-duo"}
@@ -32,12 +37,20 @@ class GovernorSettings(ProcessSettings):
     sensor: list[str] = Field(
         [],
         description="[DEVICE@]NAME[=ARGUMENT], repeatable: a sensor for one device, or for every device it fits: "
-        f"{', '.join(SENSORS)}. [default: {', '.join(DEFAULT_CPU_SENSORS)} on cpu; board on the chips of --board]",
+        f"{', '.join(SENSORS)}. [default: {', '.join(DEFAULT_CPU_SENSORS)} on cpu; board on the chips of --board; on "
+        "other npu:N npu-smi and dcmi where they are installed]",
     )
     board: str | None = Field(None, description="A simulated board, unix:/path: each of its chips N becomes npu:N.")
     lease_s: float = Field(5.0, ge=1, le=60, description="How long limits hold when the governor falls silent.")
-    sensor_interval_s: float = Field(1.0, ge=0.1, le=10, description="Between two samples of a sensor.")
-    sensor_deadline_s: float = Field(5.0, ge=1, le=60, description="A sensor agent silent for so long is replaced.")
+    sensor_interval_s: float = Field(
+        1.0, ge=0.1, le=2.5, description="Between two samples of a sensor; what is older than 5 s counts as lost."
+    )
+    sensor_deadline_s: float = Field(
+        5.0,
+        ge=1,
+        le=60,
+        description="A sensor agent that is late by so long is replaced; a run of npu-smi has half of it.",
+    )
     metrics_listen: str | None = Field(None, description="Serve Prometheus metrics at HOST:PORT.")
 
     @field_validator("control", "board")
@@ -79,6 +92,8 @@ def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[G
             specs += DEFAULT_CPU_SENSORS
         elif not specs and settings.board and device.index is not None and device.index < board_chips:
             specs.append(f"board={settings.board}")
+        elif not specs:
+            specs += default_npu_sensors()
     return [GovernedDevice(device, profiles[device], tuple(sensors[device])) for device in sorted(profiles, key=str)]
 
 

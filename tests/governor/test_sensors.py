@@ -1,24 +1,19 @@
-"""Sensors on made-up file trees, and which readings are believed."""
+"""Sensors of the host on made-up file trees, and sensors by name."""
 
 from pathlib import Path
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coldplate.device_id import DeviceId
-from coldplate_governor.sensors.base import QUANTITIES, SensorError
+from coldplate_governor.sensors.base import SensorError
 from coldplate_governor.sensors.cgroup import CgroupSensor
-from coldplate_governor.sensors.device import DeviceSensors
 from coldplate_governor.sensors.host import PsutilSensor
 from coldplate_governor.sensors.hwmon import HwmonSensor
 from coldplate_governor.sensors.psi import PsiSensor
-from coldplate_governor.sensors.registry import make_sensor
-from coldplate_governor.sensors.validate import QuantityTrack, implausible
+from coldplate_governor.sensors.registry import grouped, make_sensor
 
 GIB = 2**30
-TEMPERATURE = QUANTITIES["temperature_celsius"]
 
 
 def write(root: Path, files: dict[str, str]) -> str:
@@ -144,62 +139,6 @@ def test_psi_reads_the_share_of_the_last_ten_seconds(tmp_path: Path) -> None:
     assert PsiSensor(str(tmp_path / "none")).read() == {}
 
 
-@pytest.mark.parametrize("value", [0, -1, 127, 128, 255, 0xFFFF, 0.0, -128, 345, 644245923, float("nan"), float("inf")])
-def test_a_value_that_stands_for_no_temperature_is_refused(value: float) -> None:
-    assert implausible(TEMPERATURE, value)
-
-
-@given(st.none() | st.booleans() | st.text() | st.integers() | st.floats() | st.lists(st.integers()))
-def test_no_raw_value_breaks_a_track(raw: object) -> None:
-    track = QuantityTrack("s", "temperature_celsius")
-    reading = track.accept(raw, 1.0)
-    assert reading.valid == (reading.value is not None)
-    assert not reading.valid or 1 <= (reading.value or 0) <= 125
-
-
-def test_a_jump_is_doubted_until_a_second_sample_agrees() -> None:
-    track = QuantityTrack("s", "temperature_celsius")
-    track.accept(50.0, 0.0)
-    assert not track.accept(90.0, 1.0).valid
-    assert track.accept(50.5, 2.0).valid
-    assert not track.accept(90.0, 3.0).valid
-    agreed = track.accept(91.0, 4.0)
-    assert agreed.valid
-    assert track.accept(90.0, 5.0).valid
-    assert QuantityTrack("s", "utilization_percent").accept(100.0, 0.0).valid
-
-
-def test_absent_is_not_lost() -> None:
-    track = QuantityTrack("s", "temperature_celsius")
-    track.accept(0, 0.0)
-    assert track.standing(100.0) == "absent"
-    track.accept(40, 100.0)
-    assert [track.standing(t) for t in (100.0, 104.9, 105.1)] == ["fresh", "fresh", "lost"]
-
-
-def test_fusion_takes_the_hottest_and_the_smallest_memory() -> None:
-    sensors = DeviceSensors()
-    sensors.take("a", {"temperature_celsius": 50, "memory_total_bytes": 24 * GIB, "memory_used_bytes": 2 * GIB}, 1.0)
-    sensors.take(
-        "b", {"temperature_celsius": 61, "memory_total_bytes": GIB, "memory_used_bytes": GIB // 2, "x": 1}, 1.5
-    )
-    fused = sensors.fuse(2.0)
-    assert fused.values == {"temperature_celsius": 61, "memory_total_bytes": GIB, "memory_used_bytes": GIB // 2}
-    assert (fused.sources, fused.lost, fused.age_s) == (("a", "b"), (), 0.5)
-
-
-def test_one_bad_field_does_not_take_the_others_and_a_stopped_one_is_lost() -> None:
-    sensors = DeviceSensors()
-    sensors.take("a", {"temperature_celsius": 50.0, "utilization_percent": 10.0}, 0.0)
-    for second in range(1, 8):
-        sensors.take("a", {"temperature_celsius": 0.0, "utilization_percent": 20.0}, float(second))
-    fused = sensors.fuse(7.0)
-    assert fused.values == {"utilization_percent": 20.0}
-    assert fused.lost == ("a.temperature_celsius",)
-    assert (fused.last_temperature_celsius, fused.temperature_age_s) == (50.0, 7.0)
-    assert "stands for no reading" in sensors.problems()["a.temperature_celsius"]
-
-
 @pytest.mark.parametrize(
     ("device", "spec", "expected"),
     [
@@ -208,8 +147,19 @@ def test_one_bad_field_does_not_take_the_others_and_a_stopped_one_is_lost() -> N
         ("npu:0", "board", "needs the board's address"),
         ("npu:0", "board=/x", "expected unix:/path"),
         ("cpu", "psutil=1", "takes no argument"),
+        ("cpu", "npu-smi", "sensor 'npu-smi' cannot watch cpu"),
+        ("npu:0", "npu-smi=/no/such/tool", "'/no/such/tool' is not an executable file that can be used"),
+        ("npu:0", "npu-smi=/etc/passwd", "is not an executable file that can be used"),
+        ("npu:0", "dcmi=/no/such.so", "is not a library file that can be used"),
+        ("npu:0", "npu-exporter", "needs the exporter's address"),
+        ("npu:0", "npu-exporter=localhost:8082", "expected http://HOST:PORT/metrics"),
     ],
 )
 def test_a_sensor_spec_is_refused_by_name(device: str, spec: str, expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         make_sensor(DeviceId.parse(device), spec)
+
+
+def test_a_sensor_that_may_hang_for_good_has_an_agent_of_its_own() -> None:
+    assert grouped(("npu-smi", "dcmi=/x.so", "board=unix:/y")) == [("npu-smi", "board=unix:/y"), ("dcmi=/x.so",)]
+    assert grouped(()) == []

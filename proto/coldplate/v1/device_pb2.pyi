@@ -97,7 +97,7 @@ class GovernorStatus(_message.Message):
     def __init__(self, state: _Optional[_Union[GovernorState, str]] = ..., name: _Optional[str] = ..., epoch: _Optional[int] = ..., lease_left: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., since_change: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Readings(_message.Message):
-    __slots__ = ("temperature_celsius", "power_watts", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "frequency_mhz", "rated_frequency_mhz", "memory_pressure_percent", "cpu_pressure_percent", "age", "sources", "lost")
+    __slots__ = ("temperature_celsius", "power_watts", "utilization_percent", "memory_used_bytes", "memory_total_bytes", "frequency_mhz", "rated_frequency_mhz", "memory_pressure_percent", "cpu_pressure_percent", "age", "sources", "lost", "board_temperature_celsius", "memory_temperature_celsius", "card_power_watts", "firmware_limit_celsius", "reset_celsius", "memory_bandwidth_percent", "health", "throttle_cause", "error_codes", "unusable", "suspect")
     TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
     POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,17 @@ class Readings(_message.Message):
     AGE_FIELD_NUMBER: _ClassVar[int]
     SOURCES_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    BOARD_TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    CARD_POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    FIRMWARE_LIMIT_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    RESET_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BANDWIDTH_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    HEALTH_FIELD_NUMBER: _ClassVar[int]
+    THROTTLE_CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CODES_FIELD_NUMBER: _ClassVar[int]
+    UNUSABLE_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_FIELD_NUMBER: _ClassVar[int]
     temperature_celsius: float
     power_watts: float
     utilization_percent: float
@@ -122,7 +133,18 @@ class Readings(_message.Message):
     age: _duration_pb2.Duration
     sources: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[float] = ..., memory_total_bytes: _Optional[float] = ..., frequency_mhz: _Optional[float] = ..., rated_frequency_mhz: _Optional[float] = ..., memory_pressure_percent: _Optional[float] = ..., cpu_pressure_percent: _Optional[float] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sources: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+    board_temperature_celsius: float
+    memory_temperature_celsius: float
+    card_power_watts: float
+    firmware_limit_celsius: float
+    reset_celsius: float
+    memory_bandwidth_percent: float
+    health: str
+    throttle_cause: str
+    error_codes: _containers.RepeatedScalarFieldContainer[str]
+    unusable: _containers.RepeatedScalarFieldContainer[str]
+    suspect: str
+    def __init__(self, temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[float] = ..., memory_total_bytes: _Optional[float] = ..., frequency_mhz: _Optional[float] = ..., rated_frequency_mhz: _Optional[float] = ..., memory_pressure_percent: _Optional[float] = ..., cpu_pressure_percent: _Optional[float] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., sources: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ..., board_temperature_celsius: _Optional[float] = ..., memory_temperature_celsius: _Optional[float] = ..., card_power_watts: _Optional[float] = ..., firmware_limit_celsius: _Optional[float] = ..., reset_celsius: _Optional[float] = ..., memory_bandwidth_percent: _Optional[float] = ..., health: _Optional[str] = ..., throttle_cause: _Optional[str] = ..., error_codes: _Optional[_Iterable[str]] = ..., unusable: _Optional[_Iterable[str]] = ..., suspect: _Optional[str] = ...) -> None: ...
 
 class Reason(_message.Message):
     __slots__ = ("code", "text")
