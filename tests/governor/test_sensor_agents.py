@@ -109,7 +109,7 @@ def test_a_reader_that_cannot_be_killed_is_left_alone_and_never_doubled(
         ]
         assert psutil.pid_exists(first)
         os.kill(first, 9)
-        until("it is buried at last", lambda: supervised(agent) is None, 10)
+        until("it is buried at last", lambda: supervised(agent), 10)
         clock.advance(1.0)
         agent.supervise()
     second = agent.pid
