@@ -47,7 +47,6 @@ def test_it_applies_limits_every_second_and_leaves_nothing_behind(folder: Path) 
         cpu = first.devices[0]
         assert (cpu.device, cpu.mode) == ("cpu", "NOMINAL")
         assert cpu.readings.memory_total_bytes > 0
-        assert not cpu.readings.HasField("utilization_percent"), "the first reading of processor use means nothing"
         assert control.requests[3].devices[0].readings.HasField("utilization_percent")
         assert len(agents(process)) == 1
         assert process.stop() == 0  # asserts that no child is left

@@ -43,7 +43,9 @@ def test_an_agents_own_clock_is_not_believed() -> None:
         assert sample.at_s == 99.5
 
 
-ANY_JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda value: json.dumps(value).encode())
+ANY_JSON = st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5).map(
+    lambda value: json.dumps(value).encode()
+)
 
 
 @given(st.binary(max_size=200) | ANY_JSON)
