@@ -70,7 +70,7 @@ def exporter() -> Iterator[Exporter]:
 def test_a_310p_tells_its_boards_power(exporter: Exporter) -> None:
     exporter.page = "machine_npu_nums 2\n"
     exporter.chip(0, "310P3-Ascend-V1", temperature=45)
-    metrics: dict[str, float] = {
+    metrics: dict[str, Any] = {
         "temperature": 61,
         "power": 70.5,
         "utilization": 0,
