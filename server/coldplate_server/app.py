@@ -83,7 +83,7 @@ class App:
         self.catalog = Catalog(models)
         self.metrics = Metrics()
         self.limits = LimitBook(clock, safe, frozenset(filter(self._governor_required, devices)))
-        self.dispatcher = Dispatcher(Journal(), RequestQueue(settings.max_queued_requests), clock)
+        self.dispatcher = Dispatcher(Journal(), RequestQueue(settings.admission_policy()), clock)
         self._socket_dir = tempfile.TemporaryDirectory(prefix="coldplate-workers-")
         self.fleet = Fleet(specs, settings.command, Path(self._socket_dir.name), self.limits, clock, self)
         self.dispatcher.fleet = self.fleet
@@ -155,6 +155,7 @@ class App:
             await self.lifecycle.refresh()
             if self._clock.now() >= observe_at:
                 self.metrics.observe(self.view.service())
+                self.metrics.observe_queue(self.view.load())
                 observe_at = self._clock.now() + _OBSERVE_S
             if self.lifecycle.ready.is_set() and not said:
                 said = True

@@ -8,6 +8,7 @@ from dataclasses import replace
 import structlog
 
 from coldplate.clock import Clock
+from coldplate_server.admission.door import Door
 from coldplate_server.errors import DeadlineExceeded, Draining, NoWorker, QueueTimeout, RequestError, Shed
 from coldplate_server.journal import Journal, StreamRecord
 from coldplate_server.request import Priority
@@ -17,7 +18,6 @@ from coldplate_server.workers.fleet import Fleet, Worker
 log = structlog.get_logger()
 
 _DRAIN_RETRY_S = 5.0
-_MIN_RETRY_S, _MAX_RETRY_S = 0.5, 30.0
 
 
 class Dispatcher:
@@ -30,7 +30,9 @@ class Dispatcher:
         self.queue = queue
         self.draining = False
         self._clock = clock
+        self._door = Door(queue, clock, lambda model: self.fleet.cooling_s(model))
         self._leave_by: dict[int, float] = {}
+        self._pumping = False
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -61,21 +63,44 @@ class Dispatcher:
             raise
 
     def _take_in(self, record: StreamRecord, max_wait_s: float) -> None:
-        if self._lane_is_empty(record) and self._start(record):
-            return
-        if max_wait_s <= 0:
-            raise QueueTimeout("no engine is free and queue_timeout is 0; no token was made", waited_s="0.0")
-        self.queue.push(record, self._retry_after_s())
+        self.queue.push(record, self._clock.now())
         self._leave_by[record.number] = record.arrived + max_wait_s
         first = record.sibling_of
         if first is not None and first.submitted is not None:
             self._leave_by[record.number] = math.inf
         self.pump()
+        if record.submitted is None and record.error is None:
+            if max_wait_s <= 0:
+                raise QueueTimeout("no engine is free and queue_timeout is 0; no token was made", waited_s="0.0")
+            self._let_wait(record)
+        if record.error is not None:
+            raise record.error
+
+    def _let_wait(self, record: StreamRecord) -> None:
+        """Keep a stream that found no room, at the cost of whoever goes for it. Raises the refusal if it is the one."""
+        left_s = self._leave_by[record.number] - self._clock.now()
+        if self._door.hopeless(record, left_s):
+            expected = self._door.expected_wait_s(record) or 0.0
+            after = self._door.retry_after_s(record)
+            text = f"it would be queued for about {expected:.0f} s, longer than it is willing to wait"
+            raise QueueTimeout(f"{text}; no token was made; try again in {after:.1f} s", retry_after_s=after)
+        if record.deadline is not None and self._door.hopeless(record, record.deadline - self._clock.now()):
+            raise DeadlineExceeded("the deadline passes long before its turn; no token was made")
+        while record.submitted is None and (refusal := self._door.turn_away(record, self._has_begun)) is not None:
+            other, error = refusal
+            if other is record:
+                raise error
+            self.abort(other, error)
+
+    def _has_begun(self, record: StreamRecord) -> bool:
+        """Whether another stream of the request runs: the rest of it only waits for room."""
+        return self._leave_by.get(record.number) == math.inf
 
     def withdraw(self, record: StreamRecord) -> None:
         """End all work for a stream, wherever it is."""
-        if self.queue.remove(record):
+        if self._door.leave(record):
             self._leave_by.pop(record.number, None)
+            self.pump()  # it may have been the one that all others waited behind
         elif (worker := self.fleet.by_name(record.worker)) is not None:
             worker.link.cancel(record)
         self._forget(record)
@@ -97,10 +122,15 @@ class Dispatcher:
 
     def pump(self) -> None:
         """Start every waiting stream there is room for."""
-        for record in self.queue.heads(self.fleet.could_take):
-            if self._start(record):
-                self.queue.remove(record)
-                self._leave_by.pop(record.number, None)
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            self._door.advance()
+            for record in self.queue.heads(self.fleet.could_take):
+                self._start(record)
+        finally:
+            self._pumping = False
 
     def tick(self) -> None:
         """Let those go who waited too long, whose model lost its last worker or whose class is shed; start others."""
@@ -108,40 +138,41 @@ class Dispatcher:
         kept: set[tuple[str, Priority]] = set()  # lanes nobody is turned away from
         for record in self.queue:
             lane = (record.model, record.priority)
-            if now >= self._leave_by[record.number]:
+            if (leave_by := self._leave_by.get(record.number)) is None:
+                continue  # it started when another one went
+            if now >= leave_by:
                 waited = now - record.arrived
-                self.abort(
-                    record,
-                    QueueTimeout(f"still queued after {waited:.1f} s; no token was made", waited_s=f"{waited:.1f}"),
-                )
+                after = self._door.retry_after_s(record)
+                text = f"still queued after {waited:.1f} s; no token was made; try again in {after:.1f} s"
+                self.abort(record, QueueTimeout(text, retry_after_s=after, waited_s=f"{waited:.1f}"))
             elif lane not in kept:
                 refusal = self.fleet.refusal(*lane)
-                begun = self._leave_by[record.number] == math.inf  # the rest of a request that is under way
-                if isinstance(refusal, NoWorker) or (isinstance(refusal, Shed) and not begun):
+                if isinstance(refusal, NoWorker) or (isinstance(refusal, Shed) and not self._has_begun(record)):
                     self.abort(record, refusal)
                 elif not isinstance(refusal, Shed):
                     kept.add(lane)
         self.fleet.push_limits()
         self.pump()
+        for record, error in self._door.tick(self._has_begun):
+            if record.number in self._leave_by:
+                self.abort(record, error)
 
     def _forget(self, record: StreamRecord) -> None:
         self.journal.close(record)
         if not len(self.journal):
             self._idle.set()
 
-    def _lane_is_empty(self, record: StreamRecord) -> bool:
-        return self.queue.position(record) == 0
-
-    def _start(self, record: StreamRecord) -> bool:
+    def _start(self, record: StreamRecord) -> None:
+        """Hand the head of a lane over if a worker has room for it."""
         worker = self.fleet.choose(record)
         if worker is None:
-            return False
+            return
         if not self._meets_deadline(record, worker):
             error = DeadlineExceeded("the deadline leaves no time for a first token; no token was made")
-            if record.number in self._leave_by:
-                self.abort(record, error)
-                return True
-            raise error
+            self.abort(record, error)
+            return
+        self._door.start(record)
+        self._leave_by.pop(record.number, None)
         self._apply_caps(record, worker)
         worker.link.submit(record)
         for sibling in self.journal.get(record.request_id):
@@ -150,7 +181,6 @@ class Dispatcher:
         assert record.submitted is not None
         self.queue.last_wait_s = record.submitted - record.arrived
         record.notify()
-        return True
 
     def _apply_caps(self, record: StreamRecord, worker: Worker) -> None:
         limits = self.fleet.limits_of(worker)
@@ -168,7 +198,3 @@ class Dispatcher:
         rate = worker.link.steps.prefill_tokens_per_s
         needed = len(record.prompt_ids) / rate if rate else 0.0
         return self._clock.now() + needed < record.deadline
-
-    def _retry_after_s(self) -> float:
-        """A guess at when the queue has room: the wait of whoever left it last."""
-        return min(max(self.queue.last_wait_s, _MIN_RETRY_S), _MAX_RETRY_S)

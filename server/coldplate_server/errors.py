@@ -87,8 +87,14 @@ class QueueFull(RequestError):
     reason = "QUEUE_FULL"
 
 
+class Overloaded(RequestError):
+    """It would wait too long: its class has more waiting than is served in the time meant for it."""
+
+    reason = "OVERLOADED"
+
+
 class Shed(RequestError):
-    """Refused or ended because its priority is below what a limit allows."""
+    """Refused because its priority is below what a limit allows, or displaced from the queue by a request before it."""
 
     reason = "SHED"
 

@@ -168,6 +168,7 @@ class Generator:
                     constraint=request.constraint,
                     thinking=thinking,
                     needs=needs,
+                    tenant=request.tenant,
                     sibling_of=records[0] if records else None,
                     emitted=list(request.resume_ids),
                     resumed=len(request.resume_ids),

@@ -49,6 +49,7 @@ class StreamRecord:
     constraint: Constraint | None = None
     thinking: Thinking | None = None
     cache_salt: str = ""
+    tenant: str = ""
     needs: Mapping[str, str] = field(default_factory=dict)
     sibling_of: "StreamRecord | None" = None
     emitted: list[int] = field(default_factory=list)

@@ -22,12 +22,16 @@ class StaleCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """What a governor decided for one device. ``readings`` and ``reasons`` are opaque here: they are only shown."""
+    """What a governor decided for one device. ``readings`` and ``reasons`` are opaque here: they are only shown.
+
+    ``retry_after_s`` is when it expects to let the device take requests again; None if it does not say.
+    """
 
     limits: Limits
     mode: str = ""
     reasons: tuple[Any, ...] = ()
     readings: Any = None
+    retry_after_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -144,6 +148,12 @@ class LimitBook:
     def directive(self, device: str) -> Directive | None:
         """What the governor last said of the device, also after its lease has run out."""
         return self._directives.get(device)
+
+    def retry_after_s(self, device: str) -> float | None:
+        """When the governor that holds the lease expects the device to take requests again; None if it does not say."""
+        self._refresh_state()
+        directive = self._directives.get(device)
+        return directive.retry_after_s if self._state == "governed" and directive is not None else None
 
     def governor(self) -> GovernorView:
         self._refresh_state()

@@ -6,11 +6,13 @@ from typing import Protocol
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from coldplate import __version__
+from coldplate.durations import to_seconds
 from coldplate.v1 import device_pb2
 from coldplate_server.result import Timings, Usage
 
 _SECONDS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 80, 160, 640, 2560)
 _TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16_384, 65_536, 262_144)
+_CLASSES = {1: "low", 2: "normal", 3: "high"}
 _STEP_PARTS = ("schedule", "host_prep", "copy", "device", "sample", "idle", "paced")
 
 
@@ -53,6 +55,20 @@ class Metrics:
         self._output_tokens = self._histogram("request_generation_tokens", "Tokens of a completed request.", _TOKENS)
         self._running = self._gauge("num_requests_running", "Streams in engines.")
         self._waiting = self._gauge("num_requests_waiting", "Streams in the queue.")
+        self._refused = self._counter(
+            "admission_refused",
+            "Requests refused for load: on arrival, or while they waited.",
+            "model",
+            "class",
+            "when",
+        )
+        self._class_waiting = self._gauge("queue_requests", "Streams in the queue.", "model", "class")
+        self._class_tokens = self._gauge("queue_tokens", "Tokens that wait, prompt and answer.", "model", "class")
+        self._class_limit = self._gauge(
+            "in_flight_limit_tokens", "Tokens that may wait or run; absent where no limit is needed.", "model", "class"
+        )
+        self._class_wait = self._gauge("queue_wait_seconds", "Wait in the queue of late.", "model", "class")
+        self._class_target = self._gauge("queue_wait_target_seconds", "What admission steers for.", "model", "class")
         self._governed = self._gauge("governed", "1 while a governor holds the lease.")
         self._kv_usage = self._gauge("kv_cache_usage_perc", "KV cache in use, 0 to 1.", "device", "worker")
         self._kv_cached = self._gauge(
@@ -69,6 +85,7 @@ class Metrics:
         self._temperature = self._gauge(
             "device_temperature_celsius", "As the governor sees it; absent if unknown.", "device"
         )
+        self._refused_seen: dict[tuple[str, str, str], int] = {}
         self._gauge("build_info", "Version of the server.", "version").labels(__version__).set(1)
 
     def tokens_made(self, model: str, count: int) -> None:
@@ -112,6 +129,22 @@ class Metrics:
         self._temperature.clear()
         for device in status.devices:
             self._observe_device(device)
+
+    def observe_queue(self, load: device_pb2.Load) -> None:
+        """Set the gauges of the queue, class by class."""
+        self._class_limit.clear()
+        for entry in load.classes:
+            labels = (entry.model, _CLASSES[entry.priority])
+            self._class_waiting.labels(*labels).set(entry.waiting)
+            self._class_tokens.labels(*labels).set(entry.waiting_tokens)
+            self._class_wait.labels(*labels).set(to_seconds(entry.queue_wait))
+            self._class_target.labels(*labels).set(to_seconds(entry.wait_target))
+            if entry.HasField("in_flight_limit_tokens"):
+                self._class_limit.labels(*labels).set(entry.in_flight_limit_tokens)
+            for when, count in (("arrival", entry.refused), ("waiting", entry.shed)):
+                seen = self._refused_seen.get((*labels, when), 0)
+                self._refused.labels(*labels, when).inc(count - seen)
+                self._refused_seen[*labels, when] = count
 
     def _observe_device(self, status: device_pb2.DeviceStatus) -> None:
         labels = (status.device, status.worker)

@@ -85,7 +85,8 @@ class Reasoning:
 class GenerationRequest:
     """``max_tokens`` and ``queue_timeout_s`` None: the server's own. ``resume_ids`` were emitted by an earlier call.
 
-    ``n`` answers are made. ``logprobs`` and ``prompt_logprobs`` count the alternatives to report; None reports nothing.
+    ``tenant`` is whom the work is counted for. ``n`` answers are made. ``logprobs`` and ``prompt_logprobs``
+    count the alternatives to report; None reports nothing.
     """
 
     request_id: str
@@ -106,3 +107,4 @@ class GenerationRequest:
     queue_timeout_s: float | None = None
     fallback: FallbackPolicy = FallbackPolicy.SAME_MODEL
     resume_ids: tuple[int, ...] = ()
+    tenant: str = ""

@@ -1,42 +1,56 @@
-"""The only queue of the service: bounded, by model and priority, first come first served within a class."""
+"""The only queue of the service: by model and priority, fair between tenants within a class."""
 
 from collections.abc import Callable, Iterator
 
-from coldplate_server.errors import QueueFull
+from coldplate_server.admission.drain import DrainRate
+from coldplate_server.admission.lane import Lane, Waiting
+from coldplate_server.admission.policy import AdmissionPolicy
 from coldplate_server.journal import StreamRecord
 from coldplate_server.request import Priority
 
 
 class RequestQueue:
-    """Streams that wait for an engine. Removal from anywhere is O(1)."""
+    """Streams that wait for an engine. Bounds are the door's affair (``admission/door.py``)."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._lanes: dict[tuple[str, Priority], dict[int, StreamRecord]] = {}
-        self._size = 0
+    def __init__(self, policy: AdmissionPolicy) -> None:
+        self.policy = policy
         self.last_wait_s = 0.0
+        self._lanes: dict[tuple[str, Priority], Lane] = {}
+        self._drains: dict[str, DrainRate] = {}
 
     def __len__(self) -> int:
-        return self._size
+        return sum(map(len, self._lanes.values()))
 
-    def push(self, record: StreamRecord, retry_after_s: float) -> None:
-        """Append a stream. Raises QueueFull carrying ``retry_after_s``."""
-        if self._size >= self.limit:
-            raise QueueFull(
-                f"the queue is full: {self._size} requests wait already; try again in {retry_after_s:.1f} s",
-                retry_after_s=retry_after_s,
-                queue_limit=self.limit,
-            )
-        self._lanes.setdefault((record.model, record.priority), {})[record.number] = record
-        self._size += 1
+    def __iter__(self) -> Iterator[StreamRecord]:
+        return iter([record for lane in self._lanes.values() for record in lane])
 
-    def remove(self, record: StreamRecord) -> bool:
-        """Take a stream out; tells whether it was waiting."""
-        lane = self._lanes.get((record.model, record.priority))
-        if lane is None or lane.pop(record.number, None) is None:
-            return False
-        self._size -= 1
-        return True
+    @property
+    def lanes(self) -> list[Lane]:
+        """Every lane that was ever used, the highest class first."""
+        return sorted(self._lanes.values(), key=lambda lane: -lane.priority)
+
+    def drains(self) -> Iterator[tuple[DrainRate, bool]]:
+        """Of each model, and whether somebody waits for room there."""
+        for model, drain in self._drains.items():
+            yield drain, self.blocked(model)
+
+    def blocked(self, model: str) -> bool:
+        return any(lane.blocked for lane in self._lanes.values() if lane.model == model)
+
+    def lane(self, record: StreamRecord) -> Lane:
+        """Where a stream waits, or would."""
+        key = (record.model, record.priority)
+        if key not in self._lanes:
+            drain = self._drains.setdefault(record.model, DrainRate())
+            self._lanes[key] = Lane(*key, self.policy, drain)
+        return self._lanes[key]
+
+    def push(self, record: StreamRecord, now_s: float) -> None:
+        self.lane(record).push(record, now_s)
+
+    def pop(self, record: StreamRecord) -> Waiting | None:
+        """Take a stream out; None when it was not waiting."""
+        return self.lane(record).pop(record)
 
     def heads(self, possible: Callable[[StreamRecord], bool] = lambda record: True) -> Iterator[StreamRecord]:
         """The first stream of each lane, highest priority first.
@@ -45,23 +59,15 @@ class RequestQueue:
         for more than room, because they are not ``possible``, hold up nobody. After removing a head the iteration goes
         on with the next of its lane; leave a head in place to pass its lane over.
         """
-        for _, lane in sorted(self._lanes.items(), key=lambda item: -item[0][1]):
-            while (head := next((record for record in lane.values() if possible(record)), None)) is not None:
+        for lane in self.lanes:
+            lane.blocked = False
+            while len(lane) and (head := lane.head(possible)) is not None:
                 yield head
-                if head.number in lane:
+                if head in lane:
+                    lane.blocked = True
                     break
 
     def position(self, record: StreamRecord) -> int:
-        """How many requests for the same model would start before this one."""
-        ahead = 0
-        for (model, priority), lane in self._lanes.items():
-            if model != record.model or priority < record.priority:
-                continue
-            if priority > record.priority:
-                ahead += len(lane)
-            else:
-                ahead += sum(1 for number in lane if number < record.number)
-        return ahead
-
-    def __iter__(self) -> Iterator[StreamRecord]:
-        return iter([record for lane in self._lanes.values() for record in lane.values()])
+        """How many streams for the same model are expected to start before this one."""
+        above = sum(len(lane) for lane in self.lanes if lane.model == record.model and lane.priority > record.priority)
+        return above + self.lane(record).ahead(record)[0]

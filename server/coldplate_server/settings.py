@@ -10,6 +10,8 @@ from pydantic import Field, field_validator
 
 from coldplate.paths import control_socket
 from coldplate.settings import ProcessSettings
+from coldplate_server.admission.policy import AdmissionPolicy
+from coldplate_server.request import Priority
 
 _WORKER_FLAGS = (
     " --model {model} --served-model-name {name} --device {device} --listen {listen} --cpu-workers {workers}"
@@ -82,6 +84,24 @@ class ServerSettings(ProcessSettings):
     )
     max_queued_requests: int = Field(256, ge=0, description="Requests that may wait; one more is refused.")
     max_queue_wait_s: float = Field(60, gt=0, le=86_400, description="Longest wait in the queue.")
+    queue_wait_target_high_s: float = Field(
+        2, gt=0, le=86_400, description="Queue wait that admission steers for, priority high; refused from twice that."
+    )
+    queue_wait_target_normal_s: float = Field(10, gt=0, le=86_400, description="The same, priority normal.")
+    queue_wait_target_low_s: float = Field(30, gt=0, le=86_400, description="The same, priority low.")
+    queue_floor_requests: int = Field(
+        1, ge=0, description="Requests of a class and model that may wait however long it takes."
+    )
+    queue_probe_tokens: int = Field(
+        512, ge=1, description="By how much the limit of a class grows in a second while its wait is below target."
+    )
+    tenant_prompt_weight: float = Field(
+        1, ge=0, le=1000, description="What a prompt token counts when tenants are set against each other."
+    )
+    tenant_answer_weight: float = Field(2, gt=0, le=1000, description="The same, a token of an answer.")
+    max_absent_tenants: int = Field(
+        1024, ge=0, description="Tenants without a request whose counters are kept, for each class and model."
+    )
     default_max_tokens: int = Field(256, ge=1, description="max_tokens of a request that does not say.")
     drain_grace_s: float = Field(30, ge=0, le=3600, description="How long open streams may go on after SIGTERM.")
     slow_reader_timeout_s: float = Field(
@@ -108,6 +128,21 @@ class ServerSettings(ProcessSettings):
                 f"unusable: {error}; {{model}}, {{name}}, {{device}}, {{listen}} and {{workers}} are known"
             ) from None
         return value
+
+    def admission_policy(self) -> AdmissionPolicy:
+        return AdmissionPolicy(
+            max_waiting=self.max_queued_requests,
+            wait_target_s={
+                Priority.HIGH: self.queue_wait_target_high_s,
+                Priority.NORMAL: self.queue_wait_target_normal_s,
+                Priority.LOW: self.queue_wait_target_low_s,
+            },
+            floor_requests=self.queue_floor_requests,
+            probe_tokens=self.queue_probe_tokens,
+            prompt_weight=self.tenant_prompt_weight,
+            answer_weight=self.tenant_answer_weight,
+            max_absent_tenants=self.max_absent_tenants,
+        )
 
     def models(self) -> list[ServedModel]:
         """Raises ValueError naming a folder that is not there or a name given twice."""

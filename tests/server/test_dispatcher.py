@@ -9,6 +9,7 @@ import pytest
 
 from coldplate.clock import ManualClock
 from coldplate.limits import Limits
+from coldplate_server.admission.policy import AdmissionPolicy
 from coldplate_server.dispatcher import Dispatcher
 from coldplate_server.errors import (
     Aborted,
@@ -102,7 +103,7 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     async with FakeEngine(tmp_path / "e.sock") as engine:
         clock = ManualClock()
         limits = LimitBook(clock, {"cpu": Limits(duty=0.5)}, frozenset())
-        dispatcher = Dispatcher(Journal(), RequestQueue(QUEUE_LIMIT), clock)
+        dispatcher = Dispatcher(Journal(), RequestQueue(AdmissionPolicy(max_waiting=QUEUE_LIMIT)), clock)
         made = Service(engine, clock, limits, dispatcher, asyncio.Event())
         specs = [WorkerSpec("worker-0", ServedModel("m", Path("m")), address=engine.address)]
         dispatcher.fleet = Fleet(specs, lambda spec, listen, workers: [], tmp_path, limits, clock, made)

@@ -12,6 +12,7 @@ from coldplate.clock import MonotonicClock
 from coldplate.internal.v1 import engine_pb2
 from coldplate.limits import Limits
 from coldplate.v1 import generation_pb2
+from coldplate_server.admission.policy import AdmissionPolicy
 from coldplate_server.catalog import Catalog
 from coldplate_server.dispatcher import Dispatcher
 from coldplate_server.errors import (
@@ -121,7 +122,7 @@ async def service(tmp_path: Path, features: list[str]) -> AsyncIterator[Service]
     async with FakeEngine(tmp_path / "e.sock") as engine:
         engine.hello = hello(features=features)
         limits = LimitBook(clock, {"cpu": Limits()}, frozenset())
-        dispatcher = Dispatcher(Journal(), RequestQueue(8), clock)
+        dispatcher = Dispatcher(Journal(), RequestQueue(AdmissionPolicy(max_waiting=8)), clock)
         catalog = Catalog([ServedModel("m", tmp_path / "model")])
         constraints = ConstraintChecks()
         with ThreadPoolExecutor(1) as pool:

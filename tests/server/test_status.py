@@ -23,6 +23,7 @@ CODES = {
     errors.DuplicateRequestId: Code.ALREADY_EXISTS,
     errors.FeatureUnimplemented: Code.UNIMPLEMENTED,
     errors.QueueFull: Code.RESOURCE_EXHAUSTED,
+    errors.Overloaded: Code.RESOURCE_EXHAUSTED,
     errors.Shed: Code.RESOURCE_EXHAUSTED,
     errors.ContextCapped: Code.FAILED_PRECONDITION,
     errors.AdmissionClosed: Code.UNAVAILABLE,

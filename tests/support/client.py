@@ -165,12 +165,17 @@ class Outcome:
         return next((hint.retry_delay.ToTimedelta().total_seconds() for hint in hints), None)
 
 
-def unary(stack: Stack, message: generation_pb2.GenerateRequest, timeout_s: float | None = 30.0) -> Outcome:
+def unary(
+    stack: Stack,
+    message: generation_pb2.GenerateRequest,
+    timeout_s: float | None = 30.0,
+    metadata: Sequence[tuple[str, str]] = (),
+) -> Outcome:
     """Generate. Never raises for a status."""
     outcome = Outcome(start_time=time.monotonic())
     stub = generation_pb2_grpc.GenerationServiceStub(stack.channel)
     try:
-        outcome.response = stub.Generate(message, timeout=timeout_s)
+        outcome.response = stub.Generate(message, timeout=timeout_s, metadata=metadata)
     except grpc.RpcError as error:
         _note_error(outcome, error)
     outcome.end_time = time.monotonic()

@@ -299,7 +299,7 @@ class GetLoadRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Load(_message.Message):
-    __slots__ = ("running", "queued", "queue_limit", "queue_wait", "kv_utilization", "tokens_per_second", "utilization", "accepting")
+    __slots__ = ("running", "queued", "queue_limit", "queue_wait", "kv_utilization", "tokens_per_second", "utilization", "accepting", "classes")
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     QUEUE_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -308,6 +308,7 @@ class Load(_message.Message):
     TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_FIELD_NUMBER: _ClassVar[int]
     ACCEPTING_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     running: int
     queued: int
     queue_limit: int
@@ -316,7 +317,36 @@ class Load(_message.Message):
     tokens_per_second: float
     utilization: float
     accepting: bool
-    def __init__(self, running: _Optional[int] = ..., queued: _Optional[int] = ..., queue_limit: _Optional[int] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., kv_utilization: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., utilization: _Optional[float] = ..., accepting: bool = ...) -> None: ...
+    classes: _containers.RepeatedCompositeFieldContainer[ClassLoad]
+    def __init__(self, running: _Optional[int] = ..., queued: _Optional[int] = ..., queue_limit: _Optional[int] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., kv_utilization: _Optional[float] = ..., tokens_per_second: _Optional[float] = ..., utilization: _Optional[float] = ..., accepting: bool = ..., classes: _Optional[_Iterable[_Union[ClassLoad, _Mapping]]] = ...) -> None: ...
+
+class ClassLoad(_message.Message):
+    __slots__ = ("model", "priority", "waiting", "tenants_waiting", "waiting_tokens", "in_flight_tokens", "in_flight_limit_tokens", "expected_wait", "queue_wait", "wait_target", "refused", "shed")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    TENANTS_WAITING_FIELD_NUMBER: _ClassVar[int]
+    WAITING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    IN_FLIGHT_LIMIT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_WAIT_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_WAIT_FIELD_NUMBER: _ClassVar[int]
+    WAIT_TARGET_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SHED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    priority: int
+    waiting: int
+    tenants_waiting: int
+    waiting_tokens: int
+    in_flight_tokens: int
+    in_flight_limit_tokens: int
+    expected_wait: _duration_pb2.Duration
+    queue_wait: _duration_pb2.Duration
+    wait_target: _duration_pb2.Duration
+    refused: int
+    shed: int
+    def __init__(self, model: _Optional[str] = ..., priority: _Optional[int] = ..., waiting: _Optional[int] = ..., tenants_waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., in_flight_tokens: _Optional[int] = ..., in_flight_limit_tokens: _Optional[int] = ..., expected_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wait_target: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., refused: _Optional[int] = ..., shed: _Optional[int] = ...) -> None: ...
 
 class GetLoadResponse(_message.Message):
     __slots__ = ("load",)

@@ -17,6 +17,7 @@ from coldplate_server.rpc.status_view import StatusView
 log = structlog.get_logger()
 
 _LONGEST_NAME = 100
+_LEAST_RETRY_S, _MOST_RETRY_S = 0.5, 3600.0
 
 
 class ControlServicer(control_pb2_grpc.ControlServiceServicer):
@@ -54,4 +55,11 @@ def _directive(index: int, entry: pb.DeviceDirective) -> Directive:
     except ValueError as error:
         raise InvalidRequest([Violation(f"devices[{index}].limits", str(error))]) from None
     readings: device_pb2.Readings | None = entry.readings if entry.HasField("readings") else None
-    return Directive(limits, entry.mode, tuple(entry.reasons), readings)
+    return Directive(limits, entry.mode, tuple(entry.reasons), readings, _retry_after_s(entry))
+
+
+def _retry_after_s(entry: pb.DeviceDirective) -> float | None:
+    """An estimate, so an odd one is brought into range rather than refused."""
+    if not entry.HasField("retry_after"):
+        return None
+    return min(max(to_seconds(entry.retry_after), _LEAST_RETRY_S), _MOST_RETRY_S)

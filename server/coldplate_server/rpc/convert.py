@@ -60,12 +60,13 @@ class StreamOptions:
 
 
 def generation_request(
-    message: generation_pb2.GenerateRequest, prefix: str = "", *, request_id: str | None = None
+    message: generation_pb2.GenerateRequest, prefix: str = "", *, request_id: str | None = None, tenant: str = ""
 ) -> GenerationRequest:
     """The request with defaults applied.
 
     ``prefix`` goes before field paths: "request." where the message is inside another. A request without an id gets
-    ``request_id``, or a new one. Raises InvalidRequest with every violation, or FeatureUnimplemented.
+    ``request_id``, or a new one; its work is counted for ``tenant``. Raises InvalidRequest with every
+    violation, or FeatureUnimplemented.
     """
     check_generation(message, prefix)
     resume = message.HasField("resume")
@@ -110,6 +111,7 @@ def generation_request(
         ),
         fallback=_FALLBACKS[message.fallback],
         resume_ids=tuple(message.resume.emitted_token_ids),
+        tenant=tenant,
     )
 
 

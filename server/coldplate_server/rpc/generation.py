@@ -17,6 +17,7 @@ from coldplate_server.metrics import Metrics
 from coldplate_server.rpc import convert
 from coldplate_server.rpc.gather import Gathering
 from coldplate_server.rpc.status import outcome_of
+from coldplate_server.rpc.tenant import tenant_of
 from coldplate_server.rpc.write_watch import WriteWatch
 
 log = structlog.get_logger()
@@ -30,7 +31,7 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> pb.GenerateResponse:
         async with self._counted(request, context):
-            parsed = convert.generation_request(request, request_id=_bound_request_id())
+            parsed = convert.generation_request(request, request_id=_bound_request_id(), tenant=tenant_of(context))
             structlog.contextvars.bind_contextvars(request_id=parsed.request_id)
             answer = Gathering(parsed.n)
             stream = self._generator.stream(parsed, time_left_s=context.time_remaining())
@@ -43,7 +44,9 @@ class GenerationServicer(generation_pb2_grpc.GenerationServiceServicer):
 
     async def StreamGenerate(self, request: pb.StreamGenerateRequest, context: Any) -> None:
         async with self._counted(request.request, context):
-            parsed = convert.generation_request(request.request, "request.", request_id=_bound_request_id())
+            parsed = convert.generation_request(
+                request.request, "request.", request_id=_bound_request_id(), tenant=tenant_of(context)
+            )
             structlog.contextvars.bind_contextvars(request_id=parsed.request_id)
             options = convert.stream_options(request.options)
             stream = self._generator.stream(

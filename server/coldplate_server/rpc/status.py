@@ -50,6 +50,7 @@ _TABLE: dict[type[RequestError], Answer] = {
     errors.FeatureUnimplemented: Answer(grpc.StatusCode.UNIMPLEMENTED, "invalid", final=True),
     errors.QueueFull: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
     errors.ChecksBusy: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
+    errors.Overloaded: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
     errors.Shed: Answer(grpc.StatusCode.RESOURCE_EXHAUSTED, "refused"),
     errors.ContextCapped: Answer(grpc.StatusCode.FAILED_PRECONDITION, "refused"),
     errors.AdmissionClosed: Answer(grpc.StatusCode.UNAVAILABLE, "refused"),

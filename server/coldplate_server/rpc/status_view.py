@@ -6,6 +6,7 @@ from coldplate.clock import Clock
 from coldplate.durations import to_duration
 from coldplate.limits_proto import limits_to_proto
 from coldplate.v1 import device_pb2 as pb
+from coldplate_server.admission.lane import Lane
 from coldplate_server.dispatcher import Dispatcher
 from coldplate_server.limit_book import InForce, LimitBook
 from coldplate_server.workers.fleet import Fleet, Worker
@@ -15,6 +16,7 @@ _SOURCES = {
     "governor": pb.LIMIT_SOURCE_GOVERNOR,
     "safe": pb.LIMIT_SOURCE_SAFE,
 }
+_LONGEST_WAIT_S = 86_400.0  # shown for a queue that does not move
 _GOVERNOR_STATES = {
     "ungoverned": pb.GOVERNOR_STATE_UNGOVERNED,
     "governed": pb.GOVERNOR_STATE_GOVERNED,
@@ -80,16 +82,18 @@ class StatusView:
         running = sum(worker.link.running for worker in ready)
         slots = sum(self._slots(worker) for worker in ready)
         kv = max((_kv_share(worker) for worker in ready), default=0.0)
-        queue_share = len(queue) / queue.limit if queue.limit else 0.0
+        queue_limit = queue.policy.max_waiting
+        queue_share = len(queue) / queue_limit if queue_limit else 0.0
         return pb.Load(
             running=running,
             queued=len(queue),
-            queue_limit=queue.limit,
+            queue_limit=queue_limit,
             queue_wait=to_duration(queue.last_wait_s),
             kv_utilization=kv,
             tokens_per_second=sum(worker.link.steps.means().tokens_per_second for worker in ready),
             utilization=min(1.0, max(running / slots if slots else 1.0, kv, queue_share)),
             accepting=not self._dispatcher.draining and any(self._accepts(worker) for worker in ready),
+            classes=[_class_load(lane) for lane in queue.lanes],
         )
 
     def _slots(self, worker: Worker) -> int:
@@ -172,6 +176,27 @@ class StatusView:
             since = self._clock.now()
             self._since[key] = (state, since)
         return self._clock.now() - since
+
+
+def _class_load(lane: Lane) -> pb.ClassLoad:
+    load = pb.ClassLoad(
+        model=lane.model,
+        priority=lane.priority,
+        waiting=len(lane),
+        tenants_waiting=lane.share.waiting,
+        waiting_tokens=lane.waiting_tokens,
+        in_flight_tokens=lane.waiting_tokens + lane.running_tokens,
+        queue_wait=to_duration(min(lane.limit.wait_s, _LONGEST_WAIT_S)),
+        wait_target=to_duration(lane.target_s),
+        refused=lane.refused,
+        shed=lane.shed,
+    )
+    if lane.limit.tokens is not None:
+        load.in_flight_limit_tokens = lane.running_tokens + round(lane.limit.tokens)
+    expected_s = lane.expected_wait_s(lane.waiting_tokens)
+    if expected_s is not None:
+        load.expected_wait.CopyFrom(to_duration(min(expected_s, _LONGEST_WAIT_S)))
+    return load
 
 
 def _kv_share(worker: Worker) -> float:

@@ -163,14 +163,30 @@ class Fleet:
         if all(limit.admit is False for limit in limits):
             return AdmissionClosed(
                 "a limit closes every device of this model to new requests; try again later or elsewhere",
-                retry_after_s=_CLOSED_RETRY_S,
+                retry_after_s=self._opens_in_s(ready),
             )
         if all(limit.admit is False or (limit.min_priority or 0) > priority for limit in limits):
             return Shed(
                 f"requests of priority {priority.name.lower()} are refused for now by a limit",
-                retry_after_s=_CLOSED_RETRY_S,
+                retry_after_s=self._opens_in_s(ready),
             )
         return None
+
+    def cooling_s(self, model: str) -> float:
+        """How long the governor expects every device of a model to start nothing; 0 while one may, or if not known."""
+        ready = [worker for worker in self.of_model(model) if worker.link.ready]
+        limits = [self.limits_of(worker) for worker in ready]
+        if any(limit.admit is not False and limit.max_prefill_tokens != 0 for limit in limits):
+            return 0.0
+        return min((self._told_s(worker) or 0.0 for worker in ready), default=0.0)
+
+    def _opens_in_s(self, workers: Sequence[Worker]) -> float:
+        """When the first of closed workers may open again: as the governor expects, or a guess."""
+        return min(self._told_s(worker) or _CLOSED_RETRY_S for worker in workers)
+
+    def _told_s(self, worker: Worker) -> float | None:
+        told = [self._limits.retry_after_s(device) for device in worker.devices]
+        return max((seconds for seconds in told if seconds is not None), default=None)
 
     def check_features(self, model: str, needs: Mapping[str, str]) -> None:
         """Raise FeatureUnimplemented, naming the field that asks, when no ready worker of the model has all of them."""
