@@ -53,8 +53,16 @@ def governor(control: FakeControl, folder: Path, *args: str, **env: str) -> Proc
 
 
 def agents(process: Process, sensor: str) -> list[psutil.Process]:
-    found = [child for child in process.descendants() if "coldplate_governor.sense" in child.cmdline()]
-    return [child for child in found if any(part.startswith(sensor) for part in child.cmdline())]
+    commands = {child: command(child) for child in process.descendants()}
+    found = [child for child, words in commands.items() if "coldplate_governor.sense" in words]
+    return [child for child in found if any(word.startswith(sensor) for word in commands[child])]
+
+
+def command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []
 
 
 def has_temperature(request: Request, device: int = 0) -> bool:

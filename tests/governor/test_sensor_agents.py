@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -101,10 +102,12 @@ def test_a_reader_that_cannot_be_killed_is_left_alone_and_never_doubled(
         first = agent.pid
         assert first is not None
         running.append(first)
+        started = time.monotonic()
         for _ in range(60):
             clock.advance(1.0)
             agent.supervise()
             assert agent.pid == first
+        assert time.monotonic() - started < 1, "the loop waits for nothing"
         assert [entry["event"] for entry in logs] == [
             "sensor agent is silent, killed",
             "sensor agent cannot be killed: its sensors stay lost until it ends",
