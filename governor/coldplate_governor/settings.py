@@ -1,6 +1,7 @@
 """Settings of the governor, and the devices they describe."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pydantic import Field, field_validator
@@ -8,7 +9,7 @@ from pydantic import Field, field_validator
 from coldplate.clock import MonotonicClock
 from coldplate.device_id import DeviceId
 from coldplate.paths import control_socket
-from coldplate.profile import DeviceProfile, load_profile
+from coldplate.profile import DeviceProfile, load_profile, profile_names
 from coldplate.settings import ProcessSettings
 from coldplate_governor.board.client import BoardClient, BoardUnreachable, unix_path
 from coldplate_governor.sensors.registry import (
@@ -80,7 +81,8 @@ class GovernedDevice:
 def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[GovernedDevice]:
     """The devices the settings describe. Raises ValueError that names what does not fit."""
     named = settings.device or ["cpu", *(f"npu:{chip}" for chip in range(board_chips))]
-    profiles = dict(_device_and_profile(text) for text in named)
+    usual = _board_profiles(settings.board) if settings.board and board_chips else {}
+    profiles = dict(_device_and_profile(text, usual) for text in named)
     if len(profiles) != len(named):
         raise ValueError(f"device: {', '.join(named)} names one twice")
     sensors: dict[DeviceId, list[str]] = {device: [] for device in profiles}
@@ -110,10 +112,17 @@ def count_board_chips(address: str, stop: StopRequest, patience_s: float = 10.0)
                     raise
 
 
-def _device_and_profile(text: str) -> tuple[DeviceId, DeviceProfile]:
+def _board_profiles(address: str) -> dict[DeviceId, str]:
+    """The profile of each chip of the board, where there is one for its kind. Raises BoardUnreachable."""
+    with BoardClient(address) as board:
+        names = enumerate(board.describe()["profiles"])
+    return {DeviceId("npu", chip): name for chip, name in names if name in profile_names()}
+
+
+def _device_and_profile(text: str, usual: Mapping[DeviceId, str]) -> tuple[DeviceId, DeviceProfile]:
     name, _, profile_name = text.partition("=")
     device = DeviceId.parse(name)
-    profile = load_profile(profile_name or DEFAULT_PROFILES[device.kind])
+    profile = load_profile(profile_name or usual.get(device) or DEFAULT_PROFILES[device.kind])
     if profile.kind != device.kind:
         raise ValueError(f"device {name}: profile {profile.name!r} is for a {profile.kind}")
     return device, profile
