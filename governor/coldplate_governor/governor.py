@@ -5,12 +5,14 @@ import signal
 import structlog
 
 from coldplate.clock import MonotonicClock
+from coldplate.device_id import DeviceId
 from coldplate.logs import configure_logs
 from coldplate.settings import fail, load_settings
 from coldplate_governor.agents import SensorAgents
 from coldplate_governor.board.client import BoardUnreachable
 from coldplate_governor.control_link import ControlLink
-from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, run
+from coldplate_governor.heatsinks import heatsinks
+from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, HeatsinkGovernor, run
 from coldplate_governor.metrics import serve_metrics
 from coldplate_governor.sensors.registry import grouped
 from coldplate_governor.settings import GovernedDevice, GovernorSettings, count_board_chips, governed_devices
@@ -32,6 +34,7 @@ def main(argv: list[str]) -> None:
     try:
         chips = count_board_chips(settings.board, stop) if settings.board else 0
         governed = governed_devices(settings, chips)
+        groups = heatsinks(governed, settings.heatsink)
     except BoardUnreachable as error:
         fail(PROGRAM, f"board: {error}; start coldplate-board first")
     except ValueError as error:
@@ -41,16 +44,16 @@ def main(argv: list[str]) -> None:
             serve_metrics(settings.metrics_listen, snapshot)
         except (OSError, OverflowError) as error:
             fail(PROGRAM, f"metrics-listen {settings.metrics_listen}: {error}")
-    govern(settings, governed, stop, snapshot)
+    govern(settings, groups, stop, snapshot)
 
 
 def govern(
-    settings: GovernorSettings, governed: list[GovernedDevice], stop: StopRequest, snapshot: GovernorSnapshot
+    settings: GovernorSettings, groups: list[list[GovernedDevice]], stop: StopRequest, snapshot: GovernorSnapshot
 ) -> None:
-    """Run the loop over ``governed`` until ``stop`` is set. Ends what it started."""
+    """Run the loop over the devices of each heatsink until ``stop`` is set. Ends what it started."""
     clock = MonotonicClock()
-    devices = []
-    for item in governed:
+    devices: dict[DeviceId, DeviceGovernor] = {}
+    for item in (item for group in groups for item in group):
         agent = None
         if item.sensors:
             agent = SensorAgents(
@@ -66,16 +69,22 @@ def govern(
                 device=str(item.device),
                 do="give one with --sensor, or mount npu-smi or libdcmi where the governor runs",
             )
-        devices.append(DeviceGovernor(item, agent))
+        devices[item.device] = DeviceGovernor(item, agent)
+    governors = [HeatsinkGovernor([devices[item.device] for item in group]) for group in groups]
     link = ControlLink(settings.control, settings.name, settings.lease_s)
-    log.info("ready", control=settings.control, devices=", ".join(device.name for device in devices), epoch=link.epoch)
+    log.info(
+        "ready",
+        control=settings.control,
+        devices=", ".join(device.name for device in devices.values()),
+        epoch=link.epoch,
+    )
     try:
-        run(devices, link, clock, stop, snapshot)
+        run(governors, link, clock, stop, snapshot)
     finally:
-        for device in devices:
+        for device in devices.values():
             if device.agent:
                 device.agent.end()
-        for device in devices:
+        for device in devices.values():
             if device.agent:
                 device.agent.close()
         link.close()

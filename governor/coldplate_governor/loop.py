@@ -1,6 +1,6 @@
 """The control loop: once a second samples, a decision for each device, and one call to the server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from coldplate_governor.law import PERIOD_S, Decision, Inputs, LawState, decide
 from coldplate_governor.sensors.device import DeviceReadings, DeviceSensors
 from coldplate_governor.settings import GovernedDevice
 from coldplate_governor.stop import StopRequest
+from coldplate_governor.suspend import SleepMeter
 
 _DUTY_WORTH_A_LINE = 0.1
 
@@ -39,29 +40,32 @@ class GovernorSnapshot:
 
 
 class DeviceGovernor:
-    """One device: its agent, its sensors, the state of the law, and what was last logged of it."""
+    """One device: its agent, its sensors, and what was last logged of it."""
 
     def __init__(self, governed: GovernedDevice, agent: SensorAgents | None) -> None:
         self.name = str(governed.device)
         self.agent = agent
-        self._profile = governed.profile
+        self.profile = governed.profile
         self._sensors = DeviceSensors()
-        self._state = LawState()
         self._sensor_log = DeviceLog(self.name)
+        self._readings = DeviceReadings()
         self._logged: Decision | None = None
 
-    def round(self, feedback: DeviceFeedback | None, now_s: float) -> Directive:
-        """Take what has come from the sensors and decide."""
+    def observe(self, feedback: DeviceFeedback | None, now_s: float) -> Inputs:
+        """Take what has come from the sensors; returns what the law is told."""
         samples = self.agent.take() if self.agent else []
         for sample in samples:
             self._sensors.take(sample.sensor, sample.readings, sample.at_s)
             self._sensors.note(sample.sensor, sample.unusable)
-        readings = self._sensors.fuse(now_s)
-        self._sensor_log.samples(samples, readings.doubted)
-        self._sensor_log.readings(readings)
-        self._state, decision = decide(self._profile, self._state, _inputs(readings, feedback), now_s)
+        self._readings = self._sensors.fuse(now_s)
+        self._sensor_log.samples(samples, self._readings.doubted)
+        self._sensor_log.readings(self._readings)
+        return _inputs(self._readings, feedback)
+
+    def conclude(self, decision: Decision) -> Directive:
+        """Act on the law's decision."""
         self._log_change(decision)
-        return Directive(self.name, decision, readings)
+        return Directive(self.name, decision, self._readings)
 
     def _log_change(self, decision: Decision) -> None:
         if self._logged is not None and not _worth_a_line(self._logged, decision):
@@ -70,7 +74,7 @@ class DeviceGovernor:
         shown = limits or {"released": True}
         why = "; ".join(cause.text for cause in decision.causes)
         if self._logged is None and not limits:
-            log.info("governing", device=self.name, profile=self._profile.name)
+            log.info("governing", device=self.name, profile=self.profile.name)
         else:
             log.info(
                 "limits",
@@ -82,8 +86,23 @@ class DeviceGovernor:
         self._logged = decision
 
 
+class HeatsinkGovernor:
+    """The devices on one heatsink, and the state of the law for them. They have one profile."""
+
+    def __init__(self, devices: Sequence[DeviceGovernor]) -> None:
+        self.devices = tuple(devices)
+        self._profile = devices[0].profile
+        self._state = LawState()
+
+    def round(self, feedback: Mapping[str, DeviceFeedback], now_s: float, slept_s: float = 0.0) -> list[Directive]:
+        """One decision for all of them. ``slept_s`` is how long the machine has been suspended so far."""
+        inputs = {device.name: device.observe(feedback.get(device.name), now_s) for device in self.devices}
+        self._state, decisions = decide(self._profile, self._state, inputs, now_s + slept_s)
+        return [device.conclude(decisions[device.name]) for device in self.devices]
+
+
 def run(
-    devices: Sequence[DeviceGovernor],
+    heatsinks: Sequence[HeatsinkGovernor],
     link: Link,
     clock: Clock,
     stop: StopRequest,
@@ -97,6 +116,8 @@ def run(
     hurry.
     """
     feedback: dict[str, DeviceFeedback] = {}
+    devices = [device for heatsink in heatsinks for device in heatsink.devices]
+    sleep = SleepMeter()
     for device in devices:
         if device.agent:
             device.agent.supervise()
@@ -110,7 +131,8 @@ def run(
         for device in devices:
             if device.agent:
                 device.agent.supervise()
-        directives = tuple(device.round(feedback.get(device.name), now) for device in devices)
+        slept_s = sleep.slept_s()
+        directives = tuple(item for heatsink in heatsinks for item in heatsink.round(feedback, now, slept_s))
         reply = link.apply(directives)
         feedback = feedback if reply is None else reply
         snapshot.directives = directives
@@ -124,7 +146,7 @@ def run(
 
 
 def _inputs(readings: DeviceReadings, feedback: DeviceFeedback | None) -> Inputs:
-    values = readings.values
+    values, server = readings.values, feedback or DeviceFeedback()
     return Inputs(
         temperature_celsius=readings.last_temperature_celsius,
         temperature_age_s=readings.temperature_age_s,
@@ -134,8 +156,23 @@ def _inputs(readings: DeviceReadings, feedback: DeviceFeedback | None) -> Inputs
         utilization_percent=values.get("utilization_percent"),
         frequency_mhz=values.get("frequency_mhz"),
         rated_frequency_mhz=values.get("rated_frequency_mhz"),
-        running=feedback.running if feedback else None,
-        other_duty=feedback.other_duty if feedback else None,
+        power_watts=values.get("power_watts", values.get("card_power_watts")),
+        power_limit_watts=values.get("power_limit_watts"),
+        firmware_limit_celsius=values.get("firmware_limit_celsius"),
+        reset_celsius=values.get("reset_celsius"),
+        throttle_cause=readings.words.get("throttle_cause"),
+        running=server.running,
+        waiting=server.waiting,
+        queue_wait_s=server.queue_wait_s,
+        busy_share=server.busy_share,
+        prefill_tokens_per_s=server.prefill_tokens_per_s,
+        decode_tokens_per_s=server.decode_tokens_per_s,
+        decode_steps_per_s=server.decode_steps_per_s,
+        engine_up=server.engine_up,
+        alternative=server.alternative,
+        draining=server.draining,
+        other_duty=server.other_duty,
+        levers=server.levers,
     )
 
 

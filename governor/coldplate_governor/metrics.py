@@ -10,10 +10,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coldplate_governor.law import Mode
+from coldplate_governor.law import MODES
 from coldplate_governor.loop import GovernorSnapshot
 
-_MODES: tuple[Mode, ...] = ("NOMINAL", "THROTTLED", "CRITICAL")
 _MEGABYTE = 2**20
 # npu-exporter's name, the quantity, what a value is divided by, help
 _NPU = (
@@ -71,7 +70,7 @@ class GovernorCollector(Collector):
         )
         for directive in self._snapshot.directives:
             duty.add_metric([directive.device], directive.decision.duty)
-            for name in _MODES:
+            for name in MODES:
                 mode.add_metric([directive.device, name], float(directive.decision.mode == name))
             if directive.readings.age_s is not None:
                 age.add_metric([directive.device], directive.readings.age_s)

@@ -42,6 +42,11 @@ class GovernorSettings(ProcessSettings):
         "other npu:N npu-smi and dcmi where they are installed]",
     )
     board: str | None = Field(None, description="A simulated board, unix:/path: each of its chips N becomes npu:N.")
+    heatsink: list[str] = Field(
+        [],
+        description="DEVICE,DEVICE…, repeatable: devices that share a heatsink, such as npu:0,npu:1. "
+        "[default: as many consecutive chips as their profile says]",
+    )
     lease_s: float = Field(5.0, ge=1, le=60, description="How long limits hold when the governor falls silent.")
     sensor_interval_s: float = Field(
         1.0, ge=0.1, le=2.5, description="Between two samples of a sensor; what is older than 5 s counts as lost."

@@ -30,13 +30,29 @@ class Temperatures:
 
 
 @dataclass(frozen=True, slots=True)
+class Heatsink:
+    """How chips sit: so many consecutive ones share a heatsink, and with it one thermal budget."""
+
+    chips_per_heatsink: int
+
+
+@dataclass(frozen=True, slots=True)
 class Levers:
-    """Range of what the governor sets. Above ``max_batch`` and ``max_prefill_tokens`` a limit is no limit."""
+    """Range of what the governor sets. Above ``max_batch`` and ``max_prefill_tokens`` a limit is no limit.
+
+    ``min_duty`` keeps streams moving in ordinary hardship, ``critical_duty`` holds while the chip is in danger.
+    ``short_answer_tokens`` and ``short_context_tokens`` cap new requests on the lower rungs of the ladder, which a wait
+    of more than ``max_queue_wait_s`` also leads to.
+    """
 
     min_duty: float
+    critical_duty: float
     max_prefill_tokens: int
     min_prefill_tokens: int
     max_batch: int
+    short_answer_tokens: int
+    short_context_tokens: int
+    max_queue_wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +85,7 @@ class DeviceProfile:
     name: str
     kind: str
     temperature: Temperatures
+    heatsink: Heatsink
     safe_limits: Limits
     levers: Levers
     memory: MemoryBand
@@ -76,17 +93,20 @@ class DeviceProfile:
     sources: Mapping[str, str]
 
 
-_SHARES = {"min_duty", "high_share", "low_share", "filter", "slew_up_per_s", "slew_down_per_s"}
+_SHARES = {"min_duty", "critical_duty", "high_share", "low_share", "filter", "slew_up_per_s", "slew_down_per_s"}
 _RANGES: dict[str, tuple[float, float]] = {
     "target_celsius": (20, 125),
     "firmware_cliff_celsius": (20, 125),
     "critical_celsius": (20, 125),
     "high_pressure_percent": (1, 100),
-    "kp": (0.001, 1),
-    "td_s": (0, 600),
+    "chips_per_heatsink": (1, 64),
+    "kp": (0.001, 0.15),  # above, one step of a 1 degC sensor makes the duty chatter
+    "ti_s": (5, 600),
+    "td_s": (0, 60),
+    "tt_s": (1, 600),
 } | dict.fromkeys(_SHARES, (0.001, 1.0))
 _DEFAULT_RANGE = (0.1, 1_000_000)
-_TABLES = ("temperature", "safe_limits", "levers", "memory", "gains")
+_TABLES = ("temperature", "heatsink", "safe_limits", "levers", "memory", "gains")
 
 
 def profile_names() -> list[str]:
@@ -130,6 +150,7 @@ def parse_profile(text: str, name: str, file: str) -> DeviceProfile:
         name=name,
         kind=kind,
         temperature=reader.fill("temperature", Temperatures),
+        heatsink=reader.fill("heatsink", Heatsink),
         safe_limits=reader.safe_limits(),
         levers=reader.fill("levers", Levers),
         memory=reader.fill("memory", MemoryBand),
@@ -140,7 +161,7 @@ def parse_profile(text: str, name: str, file: str) -> DeviceProfile:
     return profile
 
 
-T = TypeVar("T", Temperatures, Levers, MemoryBand, Gains)
+T = TypeVar("T", Temperatures, Heatsink, Levers, MemoryBand, Gains)
 
 
 class _Reader:
@@ -209,8 +230,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_order(profile: DeviceProfile, file: str) -> None:
-    heat, memory, levers = profile.temperature, profile.memory, profile.levers
-    for low, high in (
+    """Pairs of numbers that must not be crossed."""
+    heat, memory, levers, gains = profile.temperature, profile.memory, profile.levers, profile.gains
+    for (low, low_value), (high, high_value) in (
         (("temperature.target_celsius", heat.target_celsius), ("temperature.critical_celsius", heat.critical_celsius)),
         (
             ("temperature.target_celsius", heat.target_celsius),
@@ -221,8 +243,15 @@ def _check_order(profile: DeviceProfile, file: str) -> None:
             ("levers.min_prefill_tokens", levers.min_prefill_tokens),
             ("levers.max_prefill_tokens", levers.max_prefill_tokens),
         ),
+        (("levers.critical_duty", levers.critical_duty), ("levers.min_duty", levers.min_duty)),
+        (("gains.slew_up_per_s", gains.slew_up_per_s), ("gains.slew_down_per_s", gains.slew_down_per_s)),
     ):
-        if low[1] >= high[1]:
+        if low_value >= high_value:
             raise ProfileError(
-                f"profile {file}: {low[0]} is {low[1]:g}: expected below {high[0]}, which is {high[1]:g}"
+                f"profile {file}: {low} is {low_value:g}: expected below {high}, which is {high_value:g}"
             )
+    safe, least = profile.safe_limits.duty, levers.min_duty
+    if safe is not None and safe < least:
+        raise ProfileError(
+            f"profile {file}: safe_limits.duty is {safe:g}: expected at least levers.min_duty, which is {least:g}"
+        )

@@ -8,7 +8,7 @@ from coldplate.profile import load_profile
 from coldplate_governor.law import Inputs, LawState, decide
 from coldplate_governor.twin.plant import DUO_CARD, SINGLE_CARD, Card, CardModel, FirmwareCliff, step_intensity
 
-PROFILE = load_profile("310p-duo")
+PROFILE = load_profile("310p-pro")
 NO_CLIFF = FirmwareCliff(steps=(), power_off_celsius=1000.0)
 CARDS = pytest.mark.parametrize("model", [SINGLE_CARD, DUO_CARD], ids=lambda model: model.name)
 
@@ -79,7 +79,8 @@ def test_the_governed_twin_stays_below_the_cliff_and_settles_near_the_target(mod
     state, peak, late = LawState(), 0.0, []
     for second in range(3600):
         reading = float(round(card.chips[0].junction_celsius))
-        state, decision = decide(PROFILE, state, Inputs(reading, 0.0), float(second))
+        state, decided = decide(PROFILE, state, {"npu:0": Inputs(reading, 0.0)}, float(second))
+        decision = decided["npu:0"]
         card.step(1.0, [decision.duty] * model.chips)
         peak = max(peak, card.chips[0].junction_celsius)
         if second >= 1800:
@@ -99,7 +100,9 @@ def test_without_the_governor_the_same_card_falls_off_the_cliff() -> None:
 def test_duty_comes_back_when_the_load_stops() -> None:
     card, state, duties = Card(SINGLE_CARD, 35.0, 84.0), LawState(), []
     for second in range(120):
-        state, decision = decide(PROFILE, state, Inputs(round(card.chips[0].junction_celsius), 0.0), float(second))
+        reading = float(round(card.chips[0].junction_celsius))
+        state, decided = decide(PROFILE, state, {"npu:0": Inputs(reading, 0.0)}, float(second))
+        decision = decided["npu:0"]
         card.step(1.0, [decision.duty if second < 30 else 0.0])
         duties.append(decision.duty)
     assert min(duties[:15]) < 0.8

@@ -10,7 +10,7 @@ SHIPPED = Path(__file__).parents[2] / "proto" / "coldplate" / "profiles"
 
 
 def test_the_profiles_of_the_first_devices_ship() -> None:
-    assert {"cpu", "310p-duo"} <= set(profile_names())
+    assert {"cpu", "310p-duo", "310p-pro", "310b", "910b"} <= set(profile_names())
 
 
 @pytest.mark.parametrize("name", profile_names())
@@ -30,7 +30,14 @@ def test_a_shipped_profile_is_sound(name: str) -> None:
 def test_the_gains_keep_the_published_rules(name: str) -> None:
     gains = load_profile(name).gains
     assert gains.kp <= 0.15, "above, a sensor of 1 degC makes the duty chatter"
+    assert gains.kp * gains.filter < gains.slew_up_per_s, "a step of the sensor stays below what the slew lets through"
     assert gains.slew_down_per_s > gains.slew_up_per_s
+
+
+def test_what_a_field_report_measured_is_in_the_profile_of_its_board() -> None:
+    heat = load_profile("310b").temperature
+    assert (heat.target_celsius, heat.firmware_cliff_celsius) == (82, 86)
+    assert heat.critical_celsius > heat.firmware_cliff_celsius, "the cliff and the critical temperature are two facts"
 
 
 def test_a_profile_is_read_from_a_path(tmp_path: Path) -> None:
@@ -49,10 +56,15 @@ def test_a_profile_is_read_from_a_path(tmp_path: Path) -> None:
         ("value = 85.0", "value = -274.0", "temperature.target_celsius is -274.0: expected 20 to 125"),
         ("value = 85.0", "value = 96.0", "expected below temperature.firmware_cliff_celsius, which is 95"),
         ("kp = {", "kq = {", "gains.kq is unknown"),
+        ("kp = { value = 0.06", "kp = { value = 0.3", "gains.kp is 0.3: expected 0.001 to 0.15"),
+        ("chips_per_heatsink = { value = 1", "chips_per_heatsink = { value = 0", "is 0: expected 1 to 64"),
+        ("critical_duty = { value = 0.1", "critical_duty = { value = 0.5", "expected below levers.min_duty"),
+        ("slew_up_per_s = { value = 0.03", "slew_up_per_s = { value = 0.5", "expected below gains.slew_down_per_s"),
+        ("duty = { value = 0.6", "duty = { value = 0.2", "safe_limits.duty is 0.2: expected at least levers.min_duty"),
         ("[gains]", "[gain]", "unknown table 'gain'"),
         ("duty = { value = 0.6", "duty = { value = 1.6", "safe_limits.duty is 1.6"),
         ("max_batch = { value = 16", "max_batch = { value = 1.5", "max_batch is 1.5: expected a whole number"),
-        ('source = "same simulation: weight of a new sample"', 'source = " "', "gains.filter.source"),
+        ('source = "weight of a new sample: 1 °C steps of the sensor become 0.4 °C"', 'source = ""', "filter.source"),
         ("[levers]", "[levers", "not TOML"),
     ],
 )  # fmt: skip
@@ -72,7 +84,7 @@ def test_a_missing_number_is_named() -> None:
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ProfileError, match=r"'310p': expected .*310p-duo, cpu"):
+    with pytest.raises(ProfileError, match=r"'310p': expected 310b, 310p-duo, 310p-pro, 910b, cpu, or"):
         load_profile("310p")
 
 
