@@ -99,7 +99,7 @@ def test_without_the_governor_the_same_card_falls_off_the_cliff() -> None:
 
 def test_duty_comes_back_when_the_load_stops() -> None:
     card, state, duties = Card(SINGLE_CARD, 35.0, 84.0), LawState(), []
-    for second in range(120):
+    for second in range(240):
         reading = float(round(card.chips[0].junction_celsius))
         state, decided = decide(PROFILE, state, {"npu:0": Inputs(reading, 0.0)}, float(second))
         decision = decided["npu:0"]

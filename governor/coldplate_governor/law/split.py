@@ -8,6 +8,7 @@ from collections.abc import Mapping
 _FULL_ABOVE = 0.9  # of its duty: a device that uses so much of it wants all
 _HEADROOM, _LEAST = 1.25, 0.1
 _FADE_S = 10.0
+_NOTHING = 1e-9
 
 
 def demand(before: float, busy_share: float | None, waiting: int | None, duty: float, dt: float) -> float:
@@ -24,7 +25,7 @@ def demand(before: float, busy_share: float | None, waiting: int | None, duty: f
 def split(total: float, requests: Mapping[str, float]) -> dict[str, float]:
     """Divide ``total`` (sum of duties) by the requests, each grant at most 1. A request of 0 gets nothing."""
     grants = dict.fromkeys(requests, 0.0)
-    wanting = {name: share for name, share in requests.items() if share > 0}
+    wanting = {name: share for name, share in requests.items() if share > _NOTHING}
     left = total
     asked = sum(wanting.values())
     if not asked:
