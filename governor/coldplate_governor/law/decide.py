@@ -26,7 +26,8 @@ def decide(
 
     A hotter device is never granted more in the same state, and the order of ``inputs`` does not matter.
     """
-    now_s = number(now_s) or state.at_s or 0.0
+    given_s = number(now_s)
+    now_s = given_s if given_s is not None else state.at_s or 0.0
     elapsed = PERIOD_S if state.at_s is None else now_s - state.at_s
     dt = min(_LONGEST, max(_SHORTEST, elapsed))
     state = refitted(profile, state)

@@ -87,7 +87,7 @@ def dwell_left_s(state: ModeState, now_s: float) -> float:
     if state.mode == "RECOVERING":
         since = state.stage_since_s if state.stage_since_s is not None else now_s
         return max(0.0, since + _STAGE_WORK_S - now_s)
-    return max(0.0, (state.since_s or 0.0) + state.hold_s - now_s) if state.hold_s else 0.0
+    return max(0.0, state.hold_s - _spent_s(state, now_s))
 
 
 def release_celsius(state: ModeState, limits: Thresholds) -> float:
@@ -122,7 +122,7 @@ def _severe(state: ModeState, facts: Facts, name: str, now_s: float) -> ModeStat
 
 def _blind(state: ModeState, facts: Facts, name: str, now_s: float) -> ModeState | None:
     """The temperature is gone for good. Where something else can serve it does; else the safe limits keep serving."""
-    if state.mode == "CRITICAL" and state.binding == "thermal" and now_s - (state.since_s or now_s) < _WARM_AFTER_S:
+    if state.mode == "CRITICAL" and state.binding == "thermal" and _spent_s(state, now_s) < _WARM_AFTER_S:
         return None  # it was too hot when last seen
     if facts.npu and facts.alternative is not False:
         return _fall(state, "FALLBACK", "SENSOR_LOST", "sensor", facts, name, now_s)
@@ -132,9 +132,11 @@ def _blind(state: ModeState, facts: Facts, name: str, now_s: float) -> ModeState
 def _helpless(state: ModeState, facts: Facts, now_s: float) -> str | None:
     """CRITICAL that does not help, 20 s on: the rule by which the device is given up for a while."""
     celsius = facts.trust.celsius
-    if not facts.npu or facts.woke or celsius is None or now_s - (state.since_s or now_s) < _STILL_RISING_AFTER_S:
+    if not facts.npu or facts.woke or celsius is None or _spent_s(state, now_s) < _STILL_RISING_AFTER_S:
         return None
-    if facts.trend_per_s > _STILL_RISING_PER_S and celsius > (state.entry_celsius or celsius):
+    if facts.trend_per_s > _STILL_RISING_PER_S and celsius > (
+        celsius if state.entry_celsius is None else state.entry_celsius
+    ):
         return "STILL_RISING"
     since = state.critical_since_s if celsius >= facts.limits.critical else None
     return "STAYS_CRITICAL" if since is not None and now_s - since >= _STILL_RISING_AFTER_S else None
@@ -152,12 +154,17 @@ def _cooling(state: ModeState, facts: Facts, now_s: float) -> ModeState:
     critical = _since(state.critical_since_s, hot, now_s)
     if (calm, warm, critical) != (state.calm_since_s, state.below_target_since_s, state.critical_since_s):
         state = replace(state, calm_since_s=calm, below_target_since_s=warm, critical_since_s=critical)
-    spent = now_s - (state.since_s or now_s)
+    spent = _spent_s(state, now_s)
     cooled = calm is not None and now_s - calm >= (0.0 if state.binding == "device" else COOL_FOR_S)
     warm_enough = warm is not None and now_s - warm >= _WARM_FOR_S and spent >= _WARM_AFTER_S
     if spent < state.hold_s or not (cooled or warm_enough):
         return state
     return _enter(state, "RECOVERING", "BACKOFF_OVER" if state.mode == "FALLBACK" else "COOLED", "device", now_s)
+
+
+def _spent_s(state: ModeState, now_s: float) -> float:
+    """Seconds in the present mode."""
+    return 0.0 if state.since_s is None else now_s - state.since_s
 
 
 def _since(before: float | None, holds: bool, now_s: float) -> float | None:
@@ -187,7 +194,7 @@ def _recovering(state: ModeState, facts: Facts, dt: float, now_s: float) -> Mode
 def _safe(state: ModeState, facts: Facts, now_s: float) -> ModeState:
     if facts.trust.level == "absent" and facts.npu:
         return state
-    spent, celsius = now_s - (state.since_s or now_s), facts.trust.celsius
+    spent, celsius = _spent_s(state, now_s), facts.trust.celsius
     hot = state.rule == "TAKEOVER" and celsius is not None and celsius >= facts.limits.target + 1
     if facts.trust.level not in ("fresh", "absent") or spent < state.hold_s or (hot and spent < _WARM_FOR_S):
         return state
@@ -215,7 +222,7 @@ def _plain(state: ModeState, facts: Facts, now_s: float) -> ModeState:
     cool = celsius is None or celsius < facts.limits.target - _NOMINAL_COOL_CELSIUS
     calm = facts.duty >= NOMINAL_FROM and not facts.capped and cool and facts.trust.level in ("fresh", "held", "absent")
     since = _since(state.calm_since_s, calm, now_s)
-    held = now_s - (state.since_s or now_s) >= state.hold_s
+    held = _spent_s(state, now_s) >= state.hold_s
     if held and since is not None and now_s - since >= _NOMINAL_AFTER_S:
         return _enter(state, "NOMINAL", "CALM", "none", now_s)
     return state if since == state.calm_since_s else replace(state, calm_since_s=since)
