@@ -218,16 +218,17 @@ def test_the_simulated_boards_own_tool_is_read_like_the_board(folder: Path, chip
 def test_the_loop_keeps_its_second_while_tool_and_library_hang(folder: Path, tool: StandInTool) -> None:
     tool.hang()
     sensors = (f"--sensor=npu-smi={tool.path}", f"--sensor=dcmi={fake_dcmi()}", "--sensor-deadline-s=1.5")
-    with TimedControl(folder) as control:
-        with governor(control, folder, "--device=cpu", DEVICE, *sensors, FAKE_DCMI_HANG="dcmi_init") as process:
-            control.wait_for("the first call", lambda _: True)
-            begun, most = len(control.arrivals), 0
-            while len(control.arrivals) < begun + 21:
-                most = max(most, len(tool.alive()))
-                time.sleep(0.02)
-            late_s = sorted(abs(b - a - 1) for a, b in pairwise(control.arrivals[begun:]))
-            assert late_s[-1] <= 0.1, f"periods stray by {late_s}"
-            assert most == 1
-            assert "silent, killed" in process.log()
-            assert process.stop() == 0
+    flags = ("--device=cpu", DEVICE, *sensors)
+    env = {"FAKE_DCMI_HANG": "dcmi_init"}
+    with TimedControl(folder) as control, governor(control, folder, *flags, **env) as process:
+        control.wait_for("the first call", lambda _: True)
+        begun, most = len(control.arrivals), 0
+        while len(control.arrivals) < begun + 21:
+            most = max(most, len(tool.alive()))
+            time.sleep(0.02)
+        late_s = sorted(abs(b - a - 1) for a, b in pairwise(control.arrivals[begun:]))
+        assert late_s[-1] <= 0.1, f"periods stray by {late_s}"
+        assert most == 1
+        assert "silent, killed" in process.log()
+        assert process.stop() == 0
     assert tool.alive() == []
