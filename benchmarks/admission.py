@@ -2,7 +2,8 @@
 
 Dispatcher, queue, door, fleet and limits are the server's own code.
 
-Virtual time, deterministic by seed. Each figure is the worst over the seeds; exit code 1 when one misses its bound.
+Virtual time, deterministic by seed. Each figure is the worst over the seeds; exit code 1 when one misses its bound. Two
+engines, of few slots and of little cache, are only shown.
 """
 
 import argparse
@@ -28,15 +29,22 @@ def main() -> None:
     found = []
     for case in args.case or CASES:
         for name in args.setup or SETUPS:
+            judged = SETUPS[name].judged
             for figure in _worst([CASES[case](SETUPS[name], seed) for seed in seeds]):
-                print(_line(case, name, figure), flush=True)
+                print(_line(case, name, figure, judged=judged), flush=True)
                 found.append(
                     {"case": case, "setup": name, "figure": figure.name, "unit": figure.unit}
-                    | {"value": figure.value, "bound": figure.bound, "at_most": figure.at_most, "met": figure.met}
+                    | {
+                        "value": figure.value,
+                        "bound": figure.bound,
+                        "at_most": figure.at_most,
+                        "met": figure.met,
+                        "judged": judged,
+                    }
                 )
     if args.json:
         Path(args.json).write_text(json.dumps({"seeds": list(seeds), "figures": found}, indent=1), encoding="utf-8")
-    sys.exit(not all(entry["met"] for entry in found))
+    sys.exit(not all(entry["met"] or not entry["judged"] for entry in found))
 
 
 def _worst(runs: Sequence[Sequence[Figure]]) -> list[Figure]:
@@ -45,9 +53,9 @@ def _worst(runs: Sequence[Sequence[Figure]]) -> list[Figure]:
     ]
 
 
-def _line(case: str, setup: str, figure: Figure) -> str:
+def _line(case: str, setup: str, figure: Figure, *, judged: bool) -> str:
     sign, unit = "<=" if figure.at_most else ">=", f" {figure.unit}" if figure.unit else ""
-    verdict = "ok " if figure.met else "MISSED"
+    verdict = "ok" if figure.met else "MISSED" if judged else "above" if figure.at_most else "below"
     return f"{verdict:6} {case:32} {setup:25} {figure.name:55} {figure.value:8.3f}{unit}  ({sign} {figure.bound:g})"
 
 

@@ -129,8 +129,11 @@ class _Link:
 class World:
     """A server with one engine. ``run`` plays a list of requests; a caller that is refused may ask again."""
 
-    def __init__(self, engine: Engine, policy: AdmissionPolicy, *, attempts: int = 1) -> None:
+    def __init__(
+        self, engine: Engine, policy: AdmissionPolicy, *, attempts: int = 1, max_wait_s: float = MAX_WAIT_S
+    ) -> None:
         """``attempts``: how often a caller asks in all, each time after the delay it was told."""
+        self._max_wait_s = max_wait_s
         self.clock = ManualClock()
         self.limits = LimitBook(self.clock, {"cpu": Limits(duty=1.0)}, frozenset())
         self.dispatcher = Dispatcher(Journal(), RequestQueue(policy), self.clock)
@@ -174,7 +177,7 @@ class World:
         record.wake = lambda: self._woken(ask)
         self._waiting[number] = ask
         try:
-            self.dispatcher.enqueue([record], MAX_WAIT_S)
+            self.dispatcher.enqueue([record], self._max_wait_s)
         except RequestError as error:
             if number in self._waiting:
                 self._refused(ask, error)

@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 import structlog
@@ -121,14 +122,20 @@ class Dispatcher:
         record.notify()
 
     def pump(self) -> None:
-        """Start every waiting stream there is room for."""
+        """Start every waiting stream there is room for.
+
+        What a head waits for is not given to a lower class: were it a little cache at a time, a large request of a high
+        class would wait for as long as small ones of a low class come.
+        """
         if self._pumping:
             return
         self._pumping = True
         try:
             self._door.advance()
+            kept: set[str] = set()
             for record in self.queue.heads(self.fleet.could_take):
-                self._start(record)
+                if not self._start(record, kept):
+                    kept |= self.fleet.takers(record)
         finally:
             self._pumping = False
 
@@ -162,15 +169,15 @@ class Dispatcher:
         if not len(self.journal):
             self._idle.set()
 
-    def _start(self, record: StreamRecord) -> None:
-        """Hand the head of a lane over if a worker has room for it."""
-        worker = self.fleet.choose(record)
+    def _start(self, record: StreamRecord, kept: AbstractSet[str]) -> bool:
+        """Hand the head of a lane over if a worker has room for it; tells whether it waits no longer."""
+        worker = self.fleet.choose(record, kept)
         if worker is None:
-            return
+            return False
         if not self._meets_deadline(record, worker):
             error = DeadlineExceeded("the deadline leaves no time for a first token; no token was made")
             self.abort(record, error)
-            return
+            return True
         self._door.start(record)
         self._leave_by.pop(record.number, None)
         self._apply_caps(record, worker)
@@ -181,6 +188,7 @@ class Dispatcher:
         assert record.submitted is not None
         self.queue.last_wait_s = record.submitted - record.arrived
         record.notify()
+        return True
 
     def _apply_caps(self, record: StreamRecord, worker: Worker) -> None:
         limits = self.fleet.limits_of(worker)

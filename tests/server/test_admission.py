@@ -120,6 +120,18 @@ def test_streams_of_a_request_that_has_begun_are_not_held_against_it() -> None:
     assert not any(record.over for record in (first, *others))
 
 
+def test_small_requests_of_a_low_class_do_not_take_what_a_large_one_of_a_high_class_waits_for() -> None:
+    world = World(replace(SMALL, slots=8, kv_tokens=1024), POLICY)
+    for _ in range(4):
+        ask(world, "t", LOW, tokens=20, prompt=200)
+    large = ask(world, "t", HIGH, tokens=20, prompt=600)
+    for _ in range(100):
+        ask(world, "t", LOW, tokens=20, prompt=60)
+        world.run(iter(()), world.clock.now() + 0.05)
+    assert (wait := large.wait_s) is not None
+    assert wait < 2
+
+
 def _record(world: World, number: int, request_id: str = "r", sibling_of: StreamRecord | None = None) -> StreamRecord:
     model = ask(World(SMALL, POLICY)).record
     assert model is not None
@@ -132,13 +144,16 @@ class Checked(World):
 
     def check(self) -> None:
         queue, fleet = self.dispatcher.queue, self.dispatcher.fleet
+        kept: set[str] = set()
         for lane in queue.lanes:
             assert lane.waiting_tokens == sum(lane.get(record).tokens for record in lane)
             assert len(lane) == len(list(lane))
             assert lane.running_tokens >= 0
             head = lane.head(fleet.could_take)
-            assert head is None or fleet.choose(head) is None, "a slot is free and somebody waits for it"
             assert lane.blocked == (head is not None)
+            if head is not None:
+                assert fleet.choose(head, kept) is None, "there is room and somebody waits for it"
+                kept |= fleet.takers(head)
 
     def check_empty(self) -> None:
         assert len(self.dispatcher.queue) == len(self.dispatcher.journal) == self.link.running == 0

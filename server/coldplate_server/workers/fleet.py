@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -211,22 +212,29 @@ class Fleet:
             return NoWorker(f"{model!r} is loading; try again soon", retry_after_s=_LOADING_RETRY_S)
         return NoWorker(f"no worker serves {model!r} now; try again soon", retry_after_s=_LOADING_RETRY_S)
 
-    def choose(self, record: StreamRecord) -> Worker | None:
-        """The worker to hand a stream to now, or None while none has room.
+    def choose(self, record: StreamRecord, kept: AbstractSet[str] = frozenset()) -> Worker | None:
+        """The worker to hand a stream to now, or None while none has room. Not one of those ``kept`` for others.
 
         That of its sibling, which has their prompt in its cache; else an NPU before the CPU, then the least busy.
         """
-        fit = [worker for worker in self.of_model(record.model) if self._has_room(worker, record)]
+        workers = [worker for worker in self.of_model(record.model) if worker.spec.name not in kept]
+        fit = [worker for worker in workers if self._has_room(worker, record)]
         beside = record.sibling_of.worker if record.sibling_of else None
         return next((worker for worker in fit if worker.spec.name == beside), min(fit, key=_rank, default=None))
 
     def could_take(self, record: StreamRecord) -> bool:
         """Whether an idle worker would take a stream: False where the context or cache of each is too small now."""
-        return any(
-            record.kv_tokens <= min(self._context_of(worker), worker.link.hello.kv_cache_tokens)
+        return bool(self.takers(record))
+
+    def takers(self, record: StreamRecord) -> set[str]:
+        """The workers that would take a stream if they were idle, by name."""
+        return {
+            worker.spec.name
             for worker in self.of_model(record.model)
-            if worker.link.hello is not None and record.needs.keys() <= worker.link.features
-        )
+            if worker.link.hello is not None
+            and record.needs.keys() <= worker.link.features
+            and record.kv_tokens <= min(self._context_of(worker), worker.link.hello.kv_cache_tokens)
+        }
 
     def _has_room(self, worker: Worker, record: StreamRecord) -> bool:
         link = worker.link
