@@ -30,7 +30,7 @@ def test_server_and_governor_go_by_the_profile_of_the_boards_chips() -> None:
     made = plan(board="310p", board_chips=3, modelled="")
     assert "--profile=npu:0=310p-duo" in made.server_command()
     assert "--device=npu:1=310p-duo" in made.governor_command()
-    assert made.board_profiles()["npu:1"] == "310p-duo"
+    assert made.board_profiles() == {"npu:0": "310p-duo", "npu:1": "310p-duo", "npu:2": "310p-pro"}
 
 
 def test_workers_given_by_hand_are_taken_as_they_are() -> None:
