@@ -13,6 +13,8 @@ import structlog
 from coldplate.durations import to_duration
 from coldplate.limits_proto import limits_to_proto
 from coldplate.v1 import control_pb2, control_pb2_grpc, device_pb2
+from coldplate_governor.explain.message import ExplanationWriter
+from coldplate_governor.explain.trail import Account
 from coldplate_governor.feedback import DeviceFeedback, feedback_of
 from coldplate_governor.law import Decision
 from coldplate_governor.sensors.device import DeviceReadings
@@ -37,6 +39,7 @@ class Directive:
     device: str
     decision: Decision
     readings: DeviceReadings
+    account: Account | None = None
 
 
 class ControlLink:
@@ -52,6 +55,7 @@ class ControlLink:
         self._ttl_s = ttl_s
         self.epoch = time.time_ns() if epoch is None else epoch
         self._seq = 0
+        self._explanations = ExplanationWriter()
         self._channel = grpc.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = control_pb2_grpc.ControlServiceStub(self._channel)
         self._trouble: object = None
@@ -65,7 +69,7 @@ class ControlLink:
             epoch=self.epoch,
             seq=self._seq,
             ttl=to_duration(self._ttl_s),
-            devices=[_to_proto(directive) for directive in directives],
+            devices=[self._to_proto(directive) for directive in directives],
         )
         try:
             reply = self._stub.ApplyLimits(request, timeout=_CALL_TIMEOUT_S)
@@ -83,6 +87,18 @@ class ControlLink:
 
     def close(self) -> None:
         self._channel.close()
+
+    def _to_proto(self, directive: Directive) -> control_pb2.DeviceDirective:
+        decision, account = directive.decision, directive.account
+        return control_pb2.DeviceDirective(
+            device=directive.device,
+            limits=limits_to_proto(decision.limits),
+            mode=decision.mode,
+            reasons=[device_pb2.Reason(code=cause.code, text=cause.text) for cause in decision.causes],
+            readings=readings_to_proto(directive.readings),
+            retry_after=None if decision.retry_after_s is None else to_duration(decision.retry_after_s),
+            explanation=None if account is None else self._explanations.write(directive.device, account),
+        )
 
     def _report(self, error: grpc.RpcError) -> None:
         code = error.code()
@@ -108,17 +124,6 @@ class ControlLink:
             )
         else:
             log.error("the server refuses the limits", code=code.name, reason=detail)
-
-
-def _to_proto(directive: Directive) -> control_pb2.DeviceDirective:
-    decision = directive.decision
-    return control_pb2.DeviceDirective(
-        device=directive.device,
-        limits=limits_to_proto(decision.limits),
-        mode=decision.mode,
-        reasons=[device_pb2.Reason(code=cause.code, text=cause.text) for cause in decision.causes],
-        readings=readings_to_proto(directive.readings),
-    )
 
 
 def readings_to_proto(readings: DeviceReadings) -> device_pb2.Readings:

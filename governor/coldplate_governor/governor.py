@@ -11,6 +11,9 @@ from coldplate.settings import fail, load_settings
 from coldplate_governor.agents import SensorAgents
 from coldplate_governor.board.client import BoardUnreachable
 from coldplate_governor.control_link import ControlLink
+from coldplate_governor.explain.place import open_recorder
+from coldplate_governor.explain.ring import RingUnusable
+from coldplate_governor.explain.scribe import Scribe
 from coldplate_governor.heatsinks import heatsinks
 from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, HeatsinkGovernor, run
 from coldplate_governor.metrics import serve_metrics
@@ -70,8 +73,14 @@ def govern(
                 do="give one with --sensor, or mount npu-smi or libdcmi where the governor runs",
             )
         devices[item.device] = DeviceGovernor(item, agent)
-    governors = [HeatsinkGovernor([devices[item.device] for item in group]) for group in groups]
     link = ControlLink(settings.control, settings.name, settings.lease_s)
+    try:
+        recorder = open_recorder(settings.record, settings.record_size_mib, settings.name, link.epoch)
+    except (RingUnusable, OSError) as error:
+        fail(PROGRAM, f"record: {error}")
+    snapshot.record = recorder.counts if recorder else None
+    scribe = Scribe(recorder)
+    governors = [HeatsinkGovernor([devices[item.device] for item in group], scribe) for group in groups]
     log.info(
         "ready",
         control=settings.control,
@@ -88,4 +97,6 @@ def govern(
             if device.agent:
                 device.agent.close()
         link.close()
+        if recorder:
+            recorder.close()
     log.info("stopped")

@@ -4,22 +4,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import structlog
-
 from coldplate.clock import Clock
 from coldplate_governor.agents import SensorAgents
 from coldplate_governor.control_link import Directive
 from coldplate_governor.device_log import DeviceLog
+from coldplate_governor.explain.recorder import RecordCounts
+from coldplate_governor.explain.scribe import Scribe
+from coldplate_governor.explain.tick import Tick, ages_of
+from coldplate_governor.explain.trail import Account
 from coldplate_governor.feedback import DeviceFeedback
 from coldplate_governor.law import PERIOD_S, Decision, Inputs, LawState, decide
 from coldplate_governor.sensors.device import DeviceReadings, DeviceSensors
 from coldplate_governor.settings import GovernedDevice
 from coldplate_governor.stop import StopRequest
 from coldplate_governor.suspend import SleepMeter
-
-_DUTY_WORTH_A_LINE = 0.1
-
-log = structlog.get_logger(__name__)
 
 
 class Link(Protocol):
@@ -37,10 +35,11 @@ class GovernorSnapshot:
     applied: int = 0
     period_s: float | None = None
     agent_restarts: dict[str, int] = field(default_factory=dict)
+    record: RecordCounts | None = None
 
 
 class DeviceGovernor:
-    """One device: its agent, its sensors, and what was last logged of it."""
+    """One device: its agent, its sensors, and what was last logged of them."""
 
     def __init__(self, governed: GovernedDevice, agent: SensorAgents | None) -> None:
         self.name = str(governed.device)
@@ -49,7 +48,6 @@ class DeviceGovernor:
         self._sensors = DeviceSensors()
         self._sensor_log = DeviceLog(self.name)
         self._readings = DeviceReadings()
-        self._logged: Decision | None = None
 
     def observe(self, feedback: DeviceFeedback | None, now_s: float) -> Inputs:
         """Take what has come from the sensors; returns what the law is told."""
@@ -62,43 +60,40 @@ class DeviceGovernor:
         self._sensor_log.readings(self._readings)
         return _inputs(self._readings, feedback)
 
-    def conclude(self, decision: Decision) -> Directive:
-        """Act on the law's decision."""
-        self._log_change(decision)
-        return Directive(self.name, decision, self._readings)
+    @property
+    def readings(self) -> DeviceReadings:
+        """What was last observed."""
+        return self._readings
 
-    def _log_change(self, decision: Decision) -> None:
-        if self._logged is not None and not _worth_a_line(self._logged, decision):
-            return
-        limits = decision.limits.set_fields()
-        shown = limits or {"released": True}
-        why = "; ".join(cause.text for cause in decision.causes)
-        if self._logged is None and not limits:
-            log.info("governing", device=self.name, profile=self.profile.name)
-        else:
-            log.info(
-                "limits",
-                device=self.name,
-                mode=decision.mode,
-                **shown,
-                why=why or "no cause left",
-            )
-        self._logged = decision
+    def conclude(self, decision: Decision, account: Account) -> Directive:
+        """Act on the law's decision."""
+        return Directive(self.name, decision, self._readings, account)
 
 
 class HeatsinkGovernor:
     """The devices on one heatsink, and the state of the law for them. They have one profile."""
 
-    def __init__(self, devices: Sequence[DeviceGovernor]) -> None:
+    def __init__(self, devices: Sequence[DeviceGovernor], scribe: Scribe | None = None) -> None:
+        """``scribe`` is told of every decision; one is shared by all heatsinks."""
         self.devices = tuple(devices)
+        self.name = "+".join(device.name for device in devices)
+        self._scribe = scribe or Scribe()
         self._profile = devices[0].profile
         self._state = LawState()
 
     def round(self, feedback: Mapping[str, DeviceFeedback], now_s: float, slept_s: float = 0.0) -> list[Directive]:
         """One decision for all of them. ``slept_s`` is how long the machine has been suspended so far."""
         inputs = {device.name: device.observe(feedback.get(device.name), now_s) for device in self.devices}
-        self._state, decisions = decide(self._profile, self._state, inputs, now_s + slept_s)
-        return [device.conclude(decisions[device.name]) for device in self.devices]
+        before, at_s = self._state, now_s + slept_s
+        self._state, decisions = decide(self._profile, before, inputs, at_s)
+        seen = {device.name: device.readings for device in self.devices}
+        tick = Tick(
+            *(self.name, self._profile, at_s, before, inputs, self._state, decisions),
+            ages={name: ages_of(readings) for name, readings in seen.items()},
+            doubted={name: readings.doubted for name, readings in seen.items()},
+        )
+        accounts = self._scribe.note(tick)
+        return [device.conclude(decisions[device.name], accounts[device.name]) for device in self.devices]
 
 
 def run(
@@ -174,12 +169,3 @@ def _inputs(readings: DeviceReadings, feedback: DeviceFeedback | None) -> Inputs
         other_duty=server.other_duty,
         levers=server.levers,
     )
-
-
-def _worth_a_line(old: Decision, new: Decision) -> bool:
-    """A change a person wants to read: not each hundredth of a duty that is on its way."""
-    if old.mode != new.mode or old.limits.max_batch != new.limits.max_batch:
-        return True
-    if {cause.code for cause in old.causes} != {cause.code for cause in new.causes} and new.mode != "NOMINAL":
-        return True
-    return abs(old.duty - new.duty) >= _DUTY_WORTH_A_LINE or ((old.duty < 1) != (new.duty < 1) and new.duty == 1)

@@ -1,4 +1,4 @@
-"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent."""
+"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent, `replay` decides a record again."""
 
 import sys
 
@@ -11,6 +11,11 @@ def main(argv: list[str] | None = None) -> None:
         from coldplate_governor.sense import main as sense  # an agent stays small: it needs none of the rest
 
         sense(args[1:])
+        return
+    if args and args[0] == "replay":
+        from coldplate_governor.explain.replay_command import main as replay
+
+        replay(args[1:])
         return
     if args and args[0] == "run":
         args = args[1:]

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coldplate_governor.explain.metrics import account_metrics, record_metrics, sensor_metrics
 from coldplate_governor.law import MODES
 from coldplate_governor.loop import GovernorSnapshot
 
@@ -55,6 +56,10 @@ class GovernorCollector(Collector):
             restarts.add_metric([device], count)
         yield restarts
         yield from self._decisions()
+        directives = snapshot.directives
+        yield from account_metrics({item.device: item.account for item in directives if item.account})
+        yield from sensor_metrics({item.device: item.readings for item in directives})
+        yield from record_metrics(snapshot.record)
         yield from self._readings()
 
     def _decisions(self) -> Iterator[Metric]:

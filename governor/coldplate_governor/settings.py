@@ -58,6 +58,12 @@ class GovernorSettings(ProcessSettings):
         description="A sensor agent that is late by so long is replaced; a run of npu-smi has half of it.",
     )
     metrics_listen: str | None = Field(None, description="Serve Prometheus metrics at HOST:PORT.")
+    record: str | None = Field(
+        None,
+        description="Where every decision is recorded: a file, or `off`. "
+        "[default: governor/NAME.jsonl in $COLDPLATE_STATE, else in ~/.local/state/coldplate]",
+    )
+    record_size_mib: int = Field(64, ge=1, le=65536, description="The recording and the one before it stay below this.")
 
     @field_validator("control", "board")
     @classmethod

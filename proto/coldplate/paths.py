@@ -1,4 +1,4 @@
-"""Where the parts of one machine meet by default: run-time sockets and caches."""
+"""Where the parts of one machine meet by default: run-time sockets, records and caches."""
 
 import os
 import tempfile
@@ -27,6 +27,13 @@ def kernel_cache() -> Path:
     """Where built CPU kernels are kept: ``$COLDPLATE_KERNEL_CACHE``, else ``coldplate/kernels`` in the user's cache."""
     override = os.environ.get("COLDPLATE_KERNEL_CACHE")
     return Path(override) if override else _user_cache() / "kernels"
+
+
+def state_dir() -> Path:
+    """Where records are kept: ``$COLDPLATE_STATE``, else ``coldplate`` in the user's folder for program state."""
+    override = os.environ.get("COLDPLATE_STATE")
+    base = os.environ.get("XDG_STATE_HOME")
+    return Path(override) if override else (Path(base) if base else Path.home() / ".local" / "state") / "coldplate"
 
 
 def ensure_private_dir(path: Path) -> Path:

@@ -22,7 +22,7 @@ class StaleCall(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """What a governor decided for one device. ``readings`` and ``reasons`` are opaque here: they are only shown.
+    """What a governor decided for one device. Readings, reasons and explanation are only shown, and opaque here.
 
     ``retry_after_s`` is when it expects to let the device take requests again; None if it does not say.
     """
@@ -32,6 +32,7 @@ class Directive:
     reasons: tuple[Any, ...] = ()
     readings: Any = None
     retry_after_s: float | None = None
+    explanation: Any = None
 
 
 @dataclass(slots=True)
@@ -68,6 +69,7 @@ class LimitBook:
         self._safe = safe
         self._required = required
         self._operator: dict[str, Limits] = {}
+        self._operator_since: dict[str, float] = {}
         self._directives: dict[str, Directive] = {}
         self._in_force: dict[tuple[str, ...], InForce] = {}  # emptied by every change
         self._lease: _Lease | None = None
@@ -95,8 +97,14 @@ class LimitBook:
             self._operator.clear()
         if limits:
             self._operator[device] = limits
+            self._operator_since[device] = self._clock.now()
         else:
             self._operator.pop(device, None)
+
+    def operator_age_s(self, device: str) -> float | None:
+        """How long ago the newest limits by hand that count for ``device`` were set; None without any."""
+        since = [self._operator_since[name] for name in ("", device) if name in self._operator]
+        return self._clock.now() - max(since) if since else None
 
     def apply(self, governor: str, epoch: int, seq: int, ttl_s: float, directives: dict[str, Directive]) -> list[str]:
         """Renew or take the lease and replace the leased limits; returns the devices named that do not exist.

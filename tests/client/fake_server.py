@@ -45,6 +45,7 @@ class Seen:
     time_remaining_s: list[float | None] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
     attempts: int = 0
+    devices: list[str] = field(default_factory=list)
 
 
 class FakeServer:
@@ -237,6 +238,7 @@ class _Device(device_pb2_grpc.DeviceServiceServicer):
         self._server = server
 
     def GetStatus(self, request: device_pb2.GetStatusRequest, context: Any) -> device_pb2.GetStatusResponse:  # noqa: N802
+        self._server.seen.devices.append(request.device)
         return device_pb2.GetStatusResponse(status=self._server.status)
 
     def WatchStatus(  # noqa: N802

@@ -18,11 +18,12 @@ _GRPCURL = [command for _, command in _SHELL if command.startswith("grpcurl ")]
 _OTHERS = [(page, command) for page, command in _SHELL if not command.startswith("grpcurl ")]
 
 
-def environment(stack: Stack) -> dict[str, str]:
+def environment(stack: Stack, **extra: str) -> dict[str, str]:
     return clean_environment(
         PATH=f"{BIN}{os.pathsep}{os.environ['PATH']}",
         COLDPLATE_SERVER=stack.address,
         COLDPLATE_CONTROL_SOCKET=str(stack.control_socket),
+        **extra,
     )
 
 
@@ -33,10 +34,9 @@ def test_the_pages_have_examples() -> None:
 
 
 @pytest.mark.parametrize(("page", "command"), _OTHERS)
-def test_shell_examples_run(documented: Stack, page: str, command: str) -> None:
-    result = subprocess.run(
-        ["bash", "-c", command], env=environment(documented), capture_output=True, text=True, timeout=60
-    )
+def test_shell_examples_run(documented: Stack, recorded: Path, page: str, command: str) -> None:
+    env = environment(documented, COLDPLATE_STATE=str(recorded))
+    result = subprocess.run(["bash", "-c", command], env=env, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
 

@@ -43,6 +43,17 @@ def test_the_model_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch
     assert paths.model_cache() == Path("/models")
 
 
+def test_records_are_kept_in_the_users_state_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLDPLATE_STATE", raising=False)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert paths.state_dir() == Path("/home/someone/.local/state/coldplate")
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert paths.state_dir() == Path("/state/coldplate")
+    monkeypatch.setenv("COLDPLATE_STATE", "/var/lib/coldplate")
+    assert paths.state_dir() == Path("/var/lib/coldplate")
+
+
 def test_a_private_folder_is_the_owners_only(tmp_path: Path) -> None:
     made = paths.ensure_private_dir(tmp_path / "a" / "b")
     assert made.stat().st_mode & 0o777 == 0o700

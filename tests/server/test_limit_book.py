@@ -152,3 +152,21 @@ def test_in_force_is_never_looser_than_the_operator_or_than_safe_without_a_lease
         assert duty <= 0.7
         if governed and limits.governor().state == "lost":
             assert duty == SAFE.duty
+
+
+def test_limits_by_hand_tell_their_age() -> None:
+    clock = ManualClock()
+    limits = book(clock)
+    assert limits.operator_age_s("cpu") is None
+    limits.set_operator("cpu", Limits(max_batch=4))
+    clock.advance(60)
+    assert limits.operator_age_s("cpu") == 60
+    assert limits.operator_age_s("npu:0") is None
+    limits.set_operator("", Limits(duty=0.5))
+    clock.advance(5)
+    assert (limits.operator_age_s("cpu"), limits.operator_age_s("npu:0")) == (5, 5)
+    limits.set_operator("cpu", Limits(max_batch=2))
+    clock.advance(5)
+    assert (limits.operator_age_s("cpu"), limits.operator_age_s("npu:0")) == (5, 10)
+    limits.set_operator("", Limits())
+    assert limits.operator_age_s("cpu") is None

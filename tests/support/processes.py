@@ -87,7 +87,7 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=clean_environment(**(env or {})),
+                env=clean_environment(**{"XDG_STATE_HOME": str(folder), **(env or {})}),
                 start_new_session=True,
             )
         self.pid = self._popen.pid
@@ -182,7 +182,9 @@ class Stack(Process):
         env: Mapping[str, str] | None = None,
         folder: Path | None = None,
         start_timeout_s: float = 90.0,
+        own_threads: bool = False,
     ) -> None:
+        """``own_threads``: the workers choose how many, rather than one."""
         folder = folder or new_folder()
         self.start_timeout_s = start_timeout_s
         self.folder = folder
@@ -191,7 +193,7 @@ class Stack(Process):
         self.metrics_address = f"127.0.0.1:{metrics_port or free_port()}"
         self.control_socket = folder / "control.sock"
         given = {argument.partition("=")[0] for argument in engine_args}
-        threads = () if "threads" in given else ("threads=1",)
+        threads = () if "threads" in given or own_threads else ("threads=1",)
         args = [
             f"--listen={self.address}",
             f"--metrics-listen={self.metrics_address}",

@@ -26,7 +26,7 @@ from coldplate.v1 import device_pb2 as coldplate_dot_v1_dot_device__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63oldplate/v1/control.proto\x12\x0c\x63oldplate.v1\x1a\x19\x63oldplate/v1/device.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\x01\n\x12\x41pplyLimitsRequest\x12\x10\n\x08governor\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1d.coldplate.v1.DeviceDirective\"\xdc\x01\n\x0f\x44\x65viceDirective\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12*\n\x06limits\x18\x02 \x01(\x0b\x32\x1a.coldplate.v1.DeviceLimits\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12%\n\x07reasons\x18\x04 \x03(\x0b\x32\x14.coldplate.v1.Reason\x12(\n\x08readings\x18\x05 \x01(\x0b\x32\x16.coldplate.v1.Readings\x12.\n\x0bretry_after\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"}\n\x13\x41pplyLimitsResponse\x12+\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1a.coldplate.v1.DeviceStatus\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x12.coldplate.v1.Load\x12\x17\n\x0funknown_devices\x18\x03 \x03(\t2d\n\x0e\x43ontrolService\x12R\n\x0b\x41pplyLimits\x12 .coldplate.v1.ApplyLimitsRequest\x1a!.coldplate.v1.ApplyLimitsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x63oldplate/v1/control.proto\x12\x0c\x63oldplate.v1\x1a\x19\x63oldplate/v1/device.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9a\x01\n\x12\x41pplyLimitsRequest\x12\x10\n\x08governor\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0b\n\x03seq\x18\x03 \x01(\x04\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12.\n\x07\x64\x65vices\x18\x05 \x03(\x0b\x32\x1d.coldplate.v1.DeviceDirective\"\x8c\x02\n\x0f\x44\x65viceDirective\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12*\n\x06limits\x18\x02 \x01(\x0b\x32\x1a.coldplate.v1.DeviceLimits\x12\x0c\n\x04mode\x18\x03 \x01(\t\x12%\n\x07reasons\x18\x04 \x03(\x0b\x32\x14.coldplate.v1.Reason\x12(\n\x08readings\x18\x05 \x01(\x0b\x32\x16.coldplate.v1.Readings\x12.\n\x0b\x65xplanation\x18\x06 \x01(\x0b\x32\x19.coldplate.v1.Explanation\x12.\n\x0bretry_after\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\"}\n\x13\x41pplyLimitsResponse\x12+\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x1a.coldplate.v1.DeviceStatus\x12 \n\x04load\x18\x02 \x01(\x0b\x32\x12.coldplate.v1.Load\x12\x17\n\x0funknown_devices\x18\x03 \x03(\t2d\n\x0e\x43ontrolService\x12R\n\x0b\x41pplyLimits\x12 .coldplate.v1.ApplyLimitsRequest\x1a!.coldplate.v1.ApplyLimitsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPLYLIMITSREQUEST']._serialized_start=104
   _globals['_APPLYLIMITSREQUEST']._serialized_end=258
   _globals['_DEVICEDIRECTIVE']._serialized_start=261
-  _globals['_DEVICEDIRECTIVE']._serialized_end=481
-  _globals['_APPLYLIMITSRESPONSE']._serialized_start=483
-  _globals['_APPLYLIMITSRESPONSE']._serialized_end=608
-  _globals['_CONTROLSERVICE']._serialized_start=610
-  _globals['_CONTROLSERVICE']._serialized_end=710
+  _globals['_DEVICEDIRECTIVE']._serialized_end=529
+  _globals['_APPLYLIMITSRESPONSE']._serialized_start=531
+  _globals['_APPLYLIMITSRESPONSE']._serialized_end=656
+  _globals['_CONTROLSERVICE']._serialized_start=658
+  _globals['_CONTROLSERVICE']._serialized_end=758
 # @@protoc_insertion_point(module_scope)

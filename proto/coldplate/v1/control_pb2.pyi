@@ -22,20 +22,22 @@ class ApplyLimitsRequest(_message.Message):
     def __init__(self, governor: _Optional[str] = ..., epoch: _Optional[int] = ..., seq: _Optional[int] = ..., ttl: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[DeviceDirective, _Mapping]]] = ...) -> None: ...
 
 class DeviceDirective(_message.Message):
-    __slots__ = ("device", "limits", "mode", "reasons", "readings", "retry_after")
+    __slots__ = ("device", "limits", "mode", "reasons", "readings", "explanation", "retry_after")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
     REASONS_FIELD_NUMBER: _ClassVar[int]
     READINGS_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     device: str
     limits: _device_pb2.DeviceLimits
     mode: str
     reasons: _containers.RepeatedCompositeFieldContainer[_device_pb2.Reason]
     readings: _device_pb2.Readings
+    explanation: _device_pb2.Explanation
     retry_after: _duration_pb2.Duration
-    def __init__(self, device: _Optional[str] = ..., limits: _Optional[_Union[_device_pb2.DeviceLimits, _Mapping]] = ..., mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[_device_pb2.Reason, _Mapping]]] = ..., readings: _Optional[_Union[_device_pb2.Readings, _Mapping]] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, device: _Optional[str] = ..., limits: _Optional[_Union[_device_pb2.DeviceLimits, _Mapping]] = ..., mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[_device_pb2.Reason, _Mapping]]] = ..., readings: _Optional[_Union[_device_pb2.Readings, _Mapping]] = ..., explanation: _Optional[_Union[_device_pb2.Explanation, _Mapping]] = ..., retry_after: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ApplyLimitsResponse(_message.Message):
     __slots__ = ("devices", "load", "unknown_devices")

@@ -75,12 +75,14 @@ class DeviceLimits(_message.Message):
     def __init__(self, duty: _Optional[float] = ..., max_batch: _Optional[int] = ..., max_prefill_tokens: _Optional[int] = ..., max_new_tokens: _Optional[int] = ..., max_reasoning_tokens: _Optional[int] = ..., max_context_tokens: _Optional[int] = ..., max_encoder_tokens: _Optional[int] = ..., min_priority: _Optional[int] = ..., admit: bool = ..., cpu_share: _Optional[float] = ...) -> None: ...
 
 class LimitBinding(_message.Message):
-    __slots__ = ("limit", "source")
+    __slots__ = ("limit", "source", "age")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    AGE_FIELD_NUMBER: _ClassVar[int]
     limit: str
     source: LimitSource
-    def __init__(self, limit: _Optional[str] = ..., source: _Optional[_Union[LimitSource, str]] = ...) -> None: ...
+    age: _duration_pb2.Duration
+    def __init__(self, limit: _Optional[str] = ..., source: _Optional[_Union[LimitSource, str]] = ..., age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class GovernorStatus(_message.Message):
     __slots__ = ("state", "name", "epoch", "lease_left", "since_change")
@@ -154,6 +156,92 @@ class Reason(_message.Message):
     text: str
     def __init__(self, code: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
+class ControlTerms(_message.Message):
+    __slots__ = ("target_celsius", "filtered_celsius", "error_celsius", "p", "i", "d", "feed_forward", "raw", "slewed", "applied", "predicted_celsius", "rise_celsius_per_s", "seconds_to_limit")
+    TARGET_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    FILTERED_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    P_FIELD_NUMBER: _ClassVar[int]
+    I_FIELD_NUMBER: _ClassVar[int]
+    D_FIELD_NUMBER: _ClassVar[int]
+    FEED_FORWARD_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    SLEWED_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    RISE_CELSIUS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_TO_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    target_celsius: float
+    filtered_celsius: float
+    error_celsius: float
+    p: float
+    i: float
+    d: float
+    feed_forward: float
+    raw: float
+    slewed: float
+    applied: float
+    predicted_celsius: float
+    rise_celsius_per_s: float
+    seconds_to_limit: float
+    def __init__(self, target_celsius: _Optional[float] = ..., filtered_celsius: _Optional[float] = ..., error_celsius: _Optional[float] = ..., p: _Optional[float] = ..., i: _Optional[float] = ..., d: _Optional[float] = ..., feed_forward: _Optional[float] = ..., raw: _Optional[float] = ..., slewed: _Optional[float] = ..., applied: _Optional[float] = ..., predicted_celsius: _Optional[float] = ..., rise_celsius_per_s: _Optional[float] = ..., seconds_to_limit: _Optional[float] = ...) -> None: ...
+
+class LimitChange(_message.Message):
+    __slots__ = ("limit", "old", "new")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    OLD_FIELD_NUMBER: _ClassVar[int]
+    NEW_FIELD_NUMBER: _ClassVar[int]
+    limit: str
+    old: float
+    new: float
+    def __init__(self, limit: _Optional[str] = ..., old: _Optional[float] = ..., new: _Optional[float] = ...) -> None: ...
+
+class GovernorChange(_message.Message):
+    __slots__ = ("age", "mode_from", "mode_to", "binding_from", "binding_to", "limits", "rungs_from", "rungs_to", "rule", "text")
+    AGE_FIELD_NUMBER: _ClassVar[int]
+    MODE_FROM_FIELD_NUMBER: _ClassVar[int]
+    MODE_TO_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FROM_FIELD_NUMBER: _ClassVar[int]
+    BINDING_TO_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    RUNGS_FROM_FIELD_NUMBER: _ClassVar[int]
+    RUNGS_TO_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    age: _duration_pb2.Duration
+    mode_from: str
+    mode_to: str
+    binding_from: str
+    binding_to: str
+    limits: _containers.RepeatedCompositeFieldContainer[LimitChange]
+    rungs_from: _containers.RepeatedScalarFieldContainer[str]
+    rungs_to: _containers.RepeatedScalarFieldContainer[str]
+    rule: str
+    text: str
+    def __init__(self, age: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., mode_from: _Optional[str] = ..., mode_to: _Optional[str] = ..., binding_from: _Optional[str] = ..., binding_to: _Optional[str] = ..., limits: _Optional[_Iterable[_Union[LimitChange, _Mapping]]] = ..., rungs_from: _Optional[_Iterable[str]] = ..., rungs_to: _Optional[_Iterable[str]] = ..., rule: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
+
+class Explanation(_message.Message):
+    __slots__ = ("binding", "binding_for", "mode_for", "terms", "rungs", "rule", "dwell_left", "clears", "changes")
+    BINDING_FIELD_NUMBER: _ClassVar[int]
+    BINDING_FOR_FIELD_NUMBER: _ClassVar[int]
+    MODE_FOR_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    RUNGS_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    DWELL_LEFT_FIELD_NUMBER: _ClassVar[int]
+    CLEARS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    binding: str
+    binding_for: _duration_pb2.Duration
+    mode_for: _duration_pb2.Duration
+    terms: ControlTerms
+    rungs: _containers.RepeatedScalarFieldContainer[str]
+    rule: str
+    dwell_left: _duration_pb2.Duration
+    clears: _containers.RepeatedScalarFieldContainer[str]
+    changes: _containers.RepeatedCompositeFieldContainer[GovernorChange]
+    def __init__(self, binding: _Optional[str] = ..., binding_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., mode_for: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., terms: _Optional[_Union[ControlTerms, _Mapping]] = ..., rungs: _Optional[_Iterable[str]] = ..., rule: _Optional[str] = ..., dwell_left: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., clears: _Optional[_Iterable[str]] = ..., changes: _Optional[_Iterable[_Union[GovernorChange, _Mapping]]] = ...) -> None: ...
+
 class StepTimes(_message.Message):
     __slots__ = ("steps", "schedule", "host_prep", "copy", "device", "sample", "idle", "paced")
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -175,7 +263,7 @@ class StepTimes(_message.Message):
     def __init__(self, steps: _Optional[int] = ..., schedule: _Optional[float] = ..., host_prep: _Optional[float] = ..., copy: _Optional[float] = ..., device: _Optional[float] = ..., sample: _Optional[float] = ..., idle: _Optional[float] = ..., paced: _Optional[float] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device", "worker", "model", "state", "detail", "since_change", "simulated", "readings", "limits", "bindings", "governor_mode", "reasons", "running", "pending", "kv_tokens_used", "kv_tokens_total", "tokens_per_second", "step_times", "restarts", "chip", "levers", "threads", "kv_tokens_cached", "totals", "queued", "queue_wait", "busy_share", "prefill_tokens_per_second")
+    __slots__ = ("device", "worker", "model", "state", "detail", "since_change", "simulated", "readings", "limits", "bindings", "governor_mode", "reasons", "running", "pending", "kv_tokens_used", "kv_tokens_total", "tokens_per_second", "step_times", "restarts", "chip", "levers", "threads", "kv_tokens_cached", "totals", "queued", "queue_wait", "busy_share", "prefill_tokens_per_second", "explanation")
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +292,7 @@ class DeviceStatus(_message.Message):
     QUEUE_WAIT_FIELD_NUMBER: _ClassVar[int]
     BUSY_SHARE_FIELD_NUMBER: _ClassVar[int]
     PREFILL_TOKENS_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
     device: str
     worker: str
     model: str
@@ -232,7 +321,8 @@ class DeviceStatus(_message.Message):
     queue_wait: _duration_pb2.Duration
     busy_share: float
     prefill_tokens_per_second: float
-    def __init__(self, device: _Optional[str] = ..., worker: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., detail: _Optional[str] = ..., since_change: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., simulated: bool = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., limits: _Optional[_Union[DeviceLimits, _Mapping]] = ..., bindings: _Optional[_Iterable[_Union[LimitBinding, _Mapping]]] = ..., governor_mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., running: _Optional[int] = ..., pending: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., step_times: _Optional[_Union[StepTimes, _Mapping]] = ..., restarts: _Optional[int] = ..., chip: _Optional[str] = ..., levers: _Optional[_Iterable[str]] = ..., threads: _Optional[int] = ..., kv_tokens_cached: _Optional[int] = ..., totals: _Optional[_Union[WorkerTotals, _Mapping]] = ..., queued: _Optional[int] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., busy_share: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ...) -> None: ...
+    explanation: Explanation
+    def __init__(self, device: _Optional[str] = ..., worker: _Optional[str] = ..., model: _Optional[str] = ..., state: _Optional[_Union[DeviceState, str]] = ..., detail: _Optional[str] = ..., since_change: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., simulated: bool = ..., readings: _Optional[_Union[Readings, _Mapping]] = ..., limits: _Optional[_Union[DeviceLimits, _Mapping]] = ..., bindings: _Optional[_Iterable[_Union[LimitBinding, _Mapping]]] = ..., governor_mode: _Optional[str] = ..., reasons: _Optional[_Iterable[_Union[Reason, _Mapping]]] = ..., running: _Optional[int] = ..., pending: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., tokens_per_second: _Optional[float] = ..., step_times: _Optional[_Union[StepTimes, _Mapping]] = ..., restarts: _Optional[int] = ..., chip: _Optional[str] = ..., levers: _Optional[_Iterable[str]] = ..., threads: _Optional[int] = ..., kv_tokens_cached: _Optional[int] = ..., totals: _Optional[_Union[WorkerTotals, _Mapping]] = ..., queued: _Optional[int] = ..., queue_wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., busy_share: _Optional[float] = ..., prefill_tokens_per_second: _Optional[float] = ..., explanation: _Optional[_Union[Explanation, _Mapping]] = ...) -> None: ...
 
 class WorkerTotals(_message.Message):
     __slots__ = ("prefill_tokens", "cached_tokens", "offloaded_tokens", "preemptions", "preempted_tokens", "draft_tokens", "accepted_tokens")

@@ -55,7 +55,8 @@ def _directive(index: int, entry: pb.DeviceDirective) -> Directive:
     except ValueError as error:
         raise InvalidRequest([Violation(f"devices[{index}].limits", str(error))]) from None
     readings: device_pb2.Readings | None = entry.readings if entry.HasField("readings") else None
-    return Directive(limits, entry.mode, tuple(entry.reasons), readings, _retry_after_s(entry))
+    explanation = entry.explanation if entry.HasField("explanation") else None
+    return Directive(limits, entry.mode, tuple(entry.reasons), readings, _retry_after_s(entry), explanation)
 
 
 def _retry_after_s(entry: pb.DeviceDirective) -> float | None:

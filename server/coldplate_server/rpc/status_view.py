@@ -136,7 +136,13 @@ class StatusView:
                 paced=means.paced,
             ),
         )
+        if (age_s := self._limits.operator_age_s(name)) is not None:
+            for binding in status.bindings:
+                if binding.source == pb.LIMIT_SOURCE_OPERATOR:
+                    binding.age.CopyFrom(to_duration(age_s))
         if directive is not None:
+            if directive.explanation is not None:
+                status.explanation.CopyFrom(directive.explanation)
             status.governor_mode = directive.mode
             status.reasons.extend(directive.reasons)
             if directive.readings is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from coldplate import __version__
-from coldplate_client.cli import admin, board, chat, demo, generate, limit, models, status, up
+from coldplate_client.cli import admin, board, chat, demo, generate, limit, models, status, up, why
 from coldplate_client.cli.console import EXIT_FAILED, CliFailure, err
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
 app.command("generate")(generate.generate)
 app.command("chat")(chat.chat)
 app.command("status")(status.status)
+app.command("why")(why.why)
 app.command("limit")(limit.limit)
 app.add_typer(models.app, name="models")
 app.add_typer(board.app, name="board")

@@ -99,6 +99,7 @@ class StackPlan:
             *_program("coldplate_governor.main"),
             *("--control", f"unix:{self.control_socket}"),
             *(f"--device={device}" for device in named),
+            *("--record", str(self.run_dir / "governor.jsonl")),
             *(("--board", self.board_address) if self.board else ()),
         ]
 
