@@ -1,4 +1,5 @@
-"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent, `replay` decides a record again."""
+"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent, `replay` decides a record again,
+`bench` runs the law on the twin."""
 
 import sys
 
@@ -16,6 +17,11 @@ def main(argv: list[str] | None = None) -> None:
         from coldplate_governor.explain.replay_command import main as replay
 
         replay(args[1:])
+        return
+    if args and args[0] == "bench":
+        from coldplate_governor.bench.cli import main as bench
+
+        bench(args[1:])
         return
     if args and args[0] == "run":
         args = args[1:]

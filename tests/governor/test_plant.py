@@ -67,6 +67,13 @@ def test_a_chip_that_stays_too_hot_switches_itself_off() -> None:
     assert card.chips[0].powered
 
 
+def test_the_shortest_of_steps_is_a_step() -> None:
+    card = Card(SINGLE_CARD, 35.0)
+    card.step(1e-15, [1.0])
+    card.step(0.0, [1.0])
+    assert card.chips[0].junction_celsius == pytest.approx(35.0)
+
+
 def test_prefill_draws_more_than_decode() -> None:
     assert step_intensity(2048) == 1.0
     assert 0.5 < step_intensity(1) < step_intensity(64) < 1.0
