@@ -75,7 +75,7 @@ def _flags(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, default=0, help="of plants, noise and arrivals (default 0)")
     parser.add_argument(
-        "--plants", type=int, default=5, help="plants drawn of each kind beside the nominal one (default 5)"
+        "--plants", type=int, default=2, help="plants drawn of each kind beside the nominal one (default 2)"
     )
     parser.add_argument("--quick", action="store_true", help="a few plants and traces, in seconds")
     parser.add_argument("--only", action="append", choices=PARTS, help="repeatable; the default is all")

@@ -26,7 +26,7 @@ _CURVE_BELOW_CLIFF = (15.0, 12.0, 9.0, 7.0, 5.0, 3.0)
 class Scale:
     """How much is run: plants drawn per kind beside the nominal one, kinds, and names of traces (all when empty)."""
 
-    drawn: int = 5
+    drawn: int = 2
     kinds: tuple[str, ...] = KINDS
     traces: tuple[str, ...] = ()
     baselines: tuple[str, ...] = tuple(BASELINES)
