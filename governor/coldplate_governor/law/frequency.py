@@ -13,6 +13,7 @@ _STEP, _LEAST = 0.1, 0.4  # of a clock that can be set to anything
 _LOW_FOR_S, _FULL_FOR_S = 30.0, 90.0
 _FULL_DUTY = 0.98
 _COOL_CELSIUS = 1.0
+_NEAR_CELSIUS = 3.0  # further below its target it is not heat that holds it back, and a lower clock only costs
 _NONE = ClockState()
 
 
@@ -29,7 +30,7 @@ def wish(
     if critical:
         least = min(steps, default=_LEAST)
         return ClockState(least, None, None, now_s) if state.share > least else state
-    low = lower is not None and duty * state.share <= lower
+    low = lower is not None and duty * state.share <= lower and below_celsius < _NEAR_CELSIUS
     full = higher is not None and duty >= _FULL_DUTY and below_celsius > _COOL_CELSIUS
     low_since = (now_s if state.low_since_s is None else state.low_since_s) if low else None
     full_since = (now_s if state.full_since_s is None else state.full_since_s) if full else None

@@ -20,6 +20,7 @@ _THROTTLED_DWELL_S, _CRITICAL_DWELL_S, _SAFE_DWELL_S = 10.0, 10.0, 10.0
 _MOST_CRITICAL_DWELL_S = 300.0
 COOL_CELSIUS, COOL_FOR_S = 5.0, 15.0
 _STILL_RISING_AFTER_S, _STILL_RISING_PER_S = 20.0, 0.05
+_FROM_NOMINAL_DWELL_S = 60.0  # back within a minute would be a flap
 _FALLBACK_DWELL_S, _MOST_FALLBACK_DWELL_S, _JITTER = 60.0, 900.0, 0.15
 _FIRST_ENGINE_LOSS_S = 10.0  # a worker that crashed once is back by itself: its canaries test it, not a minute's wait
 _CLEAN_S = 1800.0
@@ -215,7 +216,7 @@ def _plain(state: ModeState, facts: Facts, now_s: float) -> ModeState:
         since = _since(state.low_since_s, low, now_s)
         if facts.capped or (since is not None and now_s - since >= _LOW_FOR_S):
             return _enter(
-                state, "THROTTLED", "CAPPED" if facts.capped else "DUTY_LOW", "none", now_s, _THROTTLED_DWELL_S
+                state, "THROTTLED", "CAPPED" if facts.capped else "DUTY_LOW", "none", now_s, _FROM_NOMINAL_DWELL_S
             )
         return state if since == state.low_since_s else replace(state, low_since_s=since)
     celsius = facts.trust.celsius
