@@ -8,6 +8,7 @@ from coldplate_governor.bench.baselines import BASELINES, SCRIPT_CELSIUS, SCRIPT
 from coldplate_governor.bench.governed import Governed, Witness
 from coldplate_governor.bench.oracle import Oracle
 from coldplate_governor.bench.outcome import OURS, Outcome, judge
+from coldplate_governor.explain.check import ReplayCheck
 from coldplate_governor.twin import traces
 from coldplate_governor.twin.plant import FirmwareCliff
 from coldplate_governor.twin.plants import KINDS, Plant, draw, nominal, sustainable_duty
@@ -17,6 +18,7 @@ from coldplate_governor.twin.traces import Trace
 _BURST_LOAD = 0.9  # offered load of the bursty trace, as a share of what the plant can do at its target
 _SLOW_SENSOR_S = 6
 _NO_LAG_S = 1e-6
+_REPLAYED = ("square", "sensor dead", "sensor jump", "contact lost")
 _CURVE_BELOW_CLIFF = (15.0, 12.0, 9.0, 7.0, 5.0, 3.0)
 
 
@@ -146,7 +148,9 @@ def _point(run: Run, limit: float | None) -> CurvePoint:
 def _compare(plant: Plant, trace: Trace, seed: int, scale: Scale, results: Results, pictures: bool) -> None:
     target = plant.profile.temperature.target_celsius
     oracle = run_oracle(plant, trace, seed, target)
-    runs = [(run_ours(plant, trace, seed), oracle, target)]
+    checked = plant.name.endswith("/nominal") and trace.name in _REPLAYED
+    ours = _replayed(plant, trace, seed, results) if checked else run_ours(plant, trace, seed)
+    runs = [(ours, oracle, target)]
     if trace.name in ("steady", "square"):
         for name in scale.baselines:
             limit = baseline_limit(plant, name)
@@ -155,6 +159,19 @@ def _compare(plant: Plant, trace: Trace, seed: int, scale: Scale, results: Resul
     results.outcomes += [judge(*run) for run in runs]
     if pictures and plant.name.endswith("/nominal"):
         results.pictures += [run for run, _, _ in runs] + [oracle] * (trace.name == "steady")
+
+
+def _replayed(plant: Plant, trace: Trace, seed: int, results: Results) -> Run:
+    """Our law's run, each of its ticks written as the governor would record it, read back and decided again."""
+    check = ReplayCheck(plant.profile)
+    run = run_ours(plant, trace, seed, check.tick)
+    found = check.report()
+    results.ticks += found.ticks
+    results.identical += found.identical
+    results.changes += found.changes
+    results.complete += found.complete
+    results.replay_problem = results.replay_problem or found.problem
+    return run
 
 
 def _wanted(trace: Trace, scale: Scale) -> bool:
