@@ -63,14 +63,7 @@ class ControlLink:
 
     def apply(self, directives: Sequence[Directive]) -> dict[str, DeviceFeedback] | None:
         """Send the directives. Returns the server's feedback by device, None when it did not answer or refused."""
-        self._seq += 1
-        request = control_pb2.ApplyLimitsRequest(
-            governor=self._governor,
-            epoch=self.epoch,
-            seq=self._seq,
-            ttl=to_duration(self._ttl_s),
-            devices=[self._to_proto(directive) for directive in directives],
-        )
+        request = self.request(directives)
         try:
             reply = self._stub.ApplyLimits(request, timeout=_CALL_TIMEOUT_S)
         except grpc.RpcError as error:
@@ -84,6 +77,17 @@ class ControlLink:
             log.warning("the server has no such device", device=device, do="start a worker for it, or drop --device")
         self._unknown = unknown
         return feedback_of(reply.devices, {item.device: item.decision.limits.duty for item in directives})
+
+    def request(self, directives: Sequence[Directive]) -> control_pb2.ApplyLimitsRequest:
+        """The directives as the next call."""
+        self._seq += 1
+        return control_pb2.ApplyLimitsRequest(
+            governor=self._governor,
+            epoch=self.epoch,
+            seq=self._seq,
+            ttl=to_duration(self._ttl_s),
+            devices=[self._to_proto(directive) for directive in directives],
+        )
 
     def close(self) -> None:
         self._channel.close()

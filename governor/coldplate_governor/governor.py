@@ -15,6 +15,7 @@ from coldplate_governor.explain.place import open_recorder
 from coldplate_governor.explain.ring import RingUnusable
 from coldplate_governor.explain.scribe import Scribe
 from coldplate_governor.heatsinks import heatsinks
+from coldplate_governor.levers.control import FrequencyControl, end_all, restorations
 from coldplate_governor.loop import DeviceGovernor, GovernorSnapshot, HeatsinkGovernor, run
 from coldplate_governor.metrics import serve_metrics
 from coldplate_governor.sensors.registry import grouped
@@ -22,6 +23,7 @@ from coldplate_governor.settings import GovernedDevice, GovernorSettings, count_
 from coldplate_governor.stop import StopRequest
 
 PROGRAM = "coldplate-governor"
+_PUT_BACK_S = 3.5  # `coldplate up` gives a governor 5 s to end
 
 log = structlog.get_logger(__name__)
 
@@ -72,7 +74,12 @@ def govern(
                 device=str(item.device),
                 do="give one with --sensor, or mount npu-smi or libdcmi where the governor runs",
             )
-        devices[item.device] = DeviceGovernor(item, agent)
+        frequency = None
+        if item.frequency is not None:
+            frequency = FrequencyControl(str(item.device), item.frequency, settings.frequency_state, clock)
+        devices[item.device] = DeviceGovernor(item, agent, frequency)
+    levers = [device.frequency for device in devices.values() if device.frequency is not None]
+    levers += restorations(settings.frequency_state, [(lever.device, lever.lever) for lever in levers], clock)
     link = ControlLink(settings.control, settings.name, settings.lease_s)
     try:
         recorder = open_recorder(settings.record, settings.record_size_mib, settings.name, link.epoch)
@@ -88,8 +95,9 @@ def govern(
         epoch=link.epoch,
     )
     try:
-        run(governors, link, clock, stop, snapshot)
+        run(governors, link, clock, stop, snapshot, clocks=levers)
     finally:
+        end_all(levers, clock, _PUT_BACK_S)
         for device in devices.values():
             if device.agent:
                 device.agent.end()

@@ -1,5 +1,7 @@
-"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent, `replay` decides a record again,
-`bench` runs the law on the twin."""
+"""``coldplate-governor``: `run` (the default) governs, `sense` is a sensor agent, `lever` sets one device's clock.
+
+`replay` decides a recording again, `bench` runs the law on the twin.
+"""
 
 import sys
 
@@ -22,6 +24,11 @@ def main(argv: list[str] | None = None) -> None:
         from coldplate_governor.bench.cli import main as bench
 
         bench(args[1:])
+        return
+    if args and args[0] == "lever":
+        from coldplate_governor.levers.child import main as lever
+
+        lever(args[1:])
         return
     if args and args[0] == "run":
         args = args[1:]

@@ -55,6 +55,12 @@ class GovernorCollector(Collector):
         for device, count in snapshot.agent_restarts.items():
             restarts.add_metric([device], count)
         yield restarts
+        clocks = GaugeMetricFamily(
+            "coldplate_governor_clock_share", "Share of the rated clock a frequency lever leaves.", labels=["device"]
+        )
+        for device, share in snapshot.clock_shares.items():
+            clocks.add_metric([device], share)
+        yield clocks
         yield from self._decisions()
         directives = snapshot.directives
         yield from account_metrics({item.device: item.account for item in directives if item.account})

@@ -3,15 +3,17 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import Field, field_validator
 
 from coldplate.clock import MonotonicClock
 from coldplate.device_id import DeviceId
-from coldplate.paths import control_socket
+from coldplate.paths import control_socket, runtime_dir
 from coldplate.profile import DeviceProfile, load_profile, profile_names
 from coldplate.settings import ProcessSettings
 from coldplate_governor.board.client import BoardClient, BoardUnreachable, unix_path
+from coldplate_governor.levers.registry import LEVERS, make_lever
 from coldplate_governor.sensors.registry import (
     DEFAULT_CPU_SENSORS,
     SENSORS,
@@ -46,6 +48,15 @@ class GovernorSettings(ProcessSettings):
         [],
         description="DEVICE,DEVICE…, repeatable: devices that share a heatsink, such as npu:0,npu:1. "
         "[default: as many consecutive chips as their profile says]",
+    )
+    frequency: list[str] = Field(
+        [],
+        description="[DEVICE@]NAME[=ARGUMENT], repeatable: what may lower a device's clock, one for each device: "
+        f"{', '.join(LEVERS)}. Proven at start, put back at the end. [default: none; clocks are left alone]",
+    )
+    frequency_state: Path = Field(
+        default_factory=lambda: runtime_dir() / "frequency",
+        description="Folder that keeps what clocks were set to before; it must outlive a governor that is killed.",
     )
     lease_s: float = Field(5.0, ge=1, le=60, description="How long limits hold when the governor falls silent.")
     sensor_interval_s: float = Field(
@@ -82,11 +93,12 @@ class GovernorSettings(ProcessSettings):
 
 @dataclass(frozen=True, slots=True)
 class GovernedDevice:
-    """One device to govern: its profile and the specs of its sensors."""
+    """One device to govern: its profile, the specs of its sensors, and of its frequency lever if it has one."""
 
     device: DeviceId
     profile: DeviceProfile
     sensors: tuple[str, ...]
+    frequency: str | None = None
 
 
 def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[GovernedDevice]:
@@ -107,7 +119,11 @@ def governed_devices(settings: GovernorSettings, board_chips: int = 0) -> list[G
             specs.append(f"board={settings.board}")
         elif not specs:
             specs += default_npu_sensors()
-    return [GovernedDevice(device, profiles[device], tuple(sensors[device])) for device in sorted(profiles, key=str)]
+    levers = _placed_levers(settings.frequency, profiles)
+    return [
+        GovernedDevice(device, profiles[device], tuple(sensors[device]), levers.get(device))
+        for device in sorted(profiles, key=str)
+    ]
 
 
 def count_board_chips(address: str, stop: StopRequest, patience_s: float = 10.0) -> int:
@@ -141,18 +157,40 @@ def _device_and_profile(text: str, usual: Mapping[DeviceId, str]) -> tuple[Devic
 
 def _placed_sensor(text: str, devices: dict[DeviceId, DeviceProfile]) -> list[tuple[DeviceId, str]]:
     """The devices a ``--sensor`` watches, with its spec."""
-    before, at, after = text.partition("@")
-    if at and "=" not in before:
-        device, spec = DeviceId.parse(before), after
-        if device not in devices:
-            raise ValueError(f"sensor {text!r}: {device} is not governed: add --device {device}")
-        targets = [device]
-    else:
-        spec = text
-        kind = SENSORS.get(spec.partition("=")[0])
-        targets = [device for device in devices if kind is None or device.kind == kind.device_kind]
-        if not targets:
-            raise ValueError(f"sensor {text!r}: no governed device it could watch")
+    named, spec = _device_and_spec("sensor", text, devices)
+    kind = SENSORS.get(spec.partition("=")[0])
+    targets = [named] if named else [d for d in devices if kind is None or d.kind == kind.device_kind]
+    if not targets:
+        raise ValueError(f"sensor {text!r}: no governed device it could watch")
     for device in targets:
         make_sensor(device, spec)  # says at once what is wrong with it
     return [(device, spec) for device in targets]
+
+
+def _placed_levers(texts: list[str], devices: dict[DeviceId, DeviceProfile]) -> dict[DeviceId, str]:
+    """The spec of the frequency lever of each device that has one."""
+    levers: dict[DeviceId, str] = {}
+    for text in texts:
+        named, spec = _device_and_spec("frequency", text, devices)
+        kind = LEVERS.get(spec.partition("=")[0])
+        fitting = [d for d in devices if kind is None or kind.device_kind in (None, d.kind)]
+        targets = [named] if named else fitting
+        if not targets:
+            raise ValueError(f"frequency {text!r}: no governed device whose clock it could set")
+        for device in targets:
+            make_lever(device, spec)
+            if device in levers:
+                raise ValueError(f"frequency {text!r}: {device} has {levers[device]!r} already: one lever a device")
+            levers[device] = spec
+    return levers
+
+
+def _device_and_spec(flag: str, text: str, devices: dict[DeviceId, DeviceProfile]) -> tuple[DeviceId | None, str]:
+    """The parts of ``[DEVICE@]NAME[=ARGUMENT]``. Raises ValueError for a device that is not governed."""
+    before, at, after = text.partition("@")
+    if not at or "=" in before:
+        return None, text
+    device = DeviceId.parse(before)
+    if device not in devices:
+        raise ValueError(f"{flag} {text!r}: {device} is not governed: add --device {device}")
+    return device, after

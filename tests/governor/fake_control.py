@@ -1,8 +1,10 @@
 """A ControlService that records what it is told, on a Unix socket."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent import futures
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +24,7 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     def __init__(self, folder: Path, known: tuple[str, ...] = ("cpu", "npu:0")) -> None:
         self.address = f"unix:{folder}/control.sock"
         self.requests: list[Request] = []
+        self.arrived_s: list[float] = []
         self.known = known
         self.refuse: grpc.StatusCode | None = None
         self._lock = threading.Lock()
@@ -30,9 +33,14 @@ class FakeControl(control_pb2_grpc.ControlServiceServicer):
     def ApplyLimits(self, request: Request, context: grpc.ServicerContext) -> Response:  # noqa: N802
         with self._lock:
             self.requests.append(request)
+            self.arrived_s.append(time.monotonic())
         if self.refuse is not None:
             context.abort(self.refuse, "governor 'other' holds the lease for 4 s more")
         return Response(unknown_devices=[item.device for item in request.devices if item.device not in self.known])
+
+    def gaps_s(self) -> list[float]:
+        """Seconds between each call and the one before it."""
+        return [later - earlier for earlier, later in pairwise(self.arrived_s)]
 
     def wait_for(self, what: str, test: Callable[[Request], bool], timeout_s: float = 20.0, after: int = 0) -> Request:
         """The first request from number ``after`` on that passes ``test``."""

@@ -6,6 +6,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from functools import partial
+from importlib import resources
 from pathlib import Path
 
 import grpc
@@ -172,6 +173,11 @@ def test_a_hung_sensor_is_replaced_and_never_delays_the_loop(folder: Path) -> No
         (["--device=cpu=310p-duo"], "profile '310p-duo' is for a npu"),
         (["--device=cpu=/no/p.toml"], "/no/p.toml"),
         (["--sensor=thermometer"], "unknown sensor 'thermometer'"),
+        (["--frequency=npu-smi set-freq"], "there is no `npu-smi set-freq`"),
+        (["--frequency=npu:0@cpufreq"], "npu:0 is not governed: add --device npu:0"),
+        (["--device=npu:0", "--frequency=npu:0@cpufreq"], "it is for cpu devices"),
+        (["--frequency=work-level"], "no governed device whose clock it could set"),
+        (["--frequency=cpufreq", "--frequency=cpu@hook=true"], "one lever a device"),
         (["--sensor=npu:3@board=unix:/x"], "npu:3 is not governed"),
         (["--control=/no/scheme"], "expected unix:/path"),
         (["--lease-s=0.1"], "lease-s"),
@@ -180,6 +186,28 @@ def test_a_hung_sensor_is_replaced_and_never_delays_the_loop(folder: Path) -> No
 )
 def test_unusable_flags_end_it_with_code_2(flags: list[str], expected: str) -> None:
     done = processes.run("coldplate-governor", *flags)
+    assert done.returncode == 2
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("kp = {", "kq = {", "gains.kq is unknown"),
+        ("value = 85.0", "value = -1.0", "temperature.target_celsius is -1.0"),
+        ("value = 85.0", "value = 99.0", "expected below temperature."),
+        ("[gains]", "[gain]", "unknown table 'gain'"),
+        ('kind = "cpu"', 'kind = "npu"', "is for a npu"),
+    ],
+)
+def test_a_profile_that_cannot_be_ends_it_with_code_2_and_the_key(
+    folder: Path, old: str, new: str, expected: str
+) -> None:
+    text = (resources.files("coldplate") / "profiles" / "cpu.toml").read_text()
+    assert old in text
+    (folder / "mine.toml").write_text(text.replace(old, new, 1))
+    done = processes.run("coldplate-governor", f"--device=cpu={folder}/mine.toml")
     assert done.returncode == 2
     assert expected in done.stderr
     assert done.stderr.count("\n") == 1
