@@ -154,7 +154,7 @@ LEVELS: dict[str, Any] = {"frequency_levers": True, "clock_shares": (1.0, 0.817,
 
 
 def test_a_lower_clock_is_wished_for_when_pacing_gives_no_more_and_the_step_is_no_bump() -> None:
-    steps = [*ramp(75.0, 87.0, **LEVELS), *ramp(87.0, 85.0, **LEVELS), *hold(85.0, 60, **LEVELS)]
+    steps = [*ramp(75.0, 87.0, **LEVELS), *hold(86.5, 80, **LEVELS)]
     _, decisions, _ = play(NPU, steps)
     low = next(s for s, decision in enumerate(decisions) if decision.clock_share == 0.817)
     assert low >= 30

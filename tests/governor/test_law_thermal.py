@@ -48,7 +48,7 @@ def test_above_target_the_duty_falls_and_the_reason_has_the_numbers() -> None:
 
 
 def test_low_duty_also_bounds_prefill() -> None:
-    _, decisions, _ = play(NPU, [*ramp(80.0, 88.0), *hold(88.0, 30)])
+    _, decisions, _ = play(NPU, [*ramp(80.0, 88.0, 0.3), *hold(88.0, 30)])
     last = decisions[-1]
     assert last.mode == "THROTTLED"
     assert last.duty < 0.5
@@ -58,10 +58,10 @@ def test_low_duty_also_bounds_prefill() -> None:
 
 
 def test_a_duty_falls_faster_than_it_rises() -> None:
-    state, down, now = play(NPU, [*ramp(80.0, 89.0, 0.9)])
+    state, down, now = play(NPU, [*ramp(80.0, 84.0), *hold(84.0, 5), *hold(87.0, 4)])
     falls = [before.duty - after.duty for before, after in pairwise(down)]
     assert 0.031 < max(falls) <= 0.15 + 1e-3
-    _, up, _ = play(NPU, [*ramp(89.0, 80.0, 2.0), *hold(80.0, 20)], state, now)
+    _, up, _ = play(NPU, [*ramp(87.0, 80.0, 2.0), *hold(80.0, 20)], state, now)
     rises = [after.duty - before.duty for before, after in pairwise(up)]
     assert 0 < max(rises) <= 0.03 + 1e-3
 

@@ -56,7 +56,7 @@ def test_a_profile_is_read_from_a_path(tmp_path: Path) -> None:
         ("value = 85.0", "value = -274.0", "temperature.target_celsius is -274.0: expected 20 to 125"),
         ("value = 85.0", "value = 96.0", "expected below temperature.firmware_cliff_celsius, which is 95"),
         ("kp = {", "kq = {", "gains.kq is unknown"),
-        ("kp = { value = 0.06", "kp = { value = 0.3", "gains.kp is 0.3: expected 0.001 to 0.15"),
+        ("kp = { value = 0.075", "kp = { value = 0.3", "gains.kp is 0.3: expected 0.001 to 0.15"),
         ("chips_per_heatsink = { value = 1", "chips_per_heatsink = { value = 0", "is 0: expected 1 to 64"),
         ("critical_duty = { value = 0.1", "critical_duty = { value = 0.5", "expected below levers.min_duty"),
         ("slew_up_per_s = { value = 0.03", "slew_up_per_s = { value = 0.5", "expected below gains.slew_down_per_s"),
@@ -64,7 +64,7 @@ def test_a_profile_is_read_from_a_path(tmp_path: Path) -> None:
         ("[gains]", "[gain]", "unknown table 'gain'"),
         ("duty = { value = 0.6", "duty = { value = 1.6", "safe_limits.duty is 1.6"),
         ("max_batch = { value = 16", "max_batch = { value = 1.5", "max_batch is 1.5: expected a whole number"),
-        ('source = "weight of a new sample: 1 °C steps of the sensor become 0.4 °C"', 'source = ""', "filter.source"),
+        ('source = "a quarter of ti_s, the usual ratio for back-calculation"', 'source = " "', "gains.tt_s.source"),
         ("[levers]", "[levers", "not TOML"),
     ],
 )  # fmt: skip

@@ -14,10 +14,12 @@ from coldplate_governor.law.state import HeatState
 from coldplate_governor.law.thresholds import Thresholds
 from coldplate_governor.law.types import Cause
 
-WINDOW = 4  # samples: 3 s at one a second
+WINDOW = 8  # samples kept; the fast slope takes half of them, 3 s at one a second
 _MARGIN_CELSIUS = 2.0
 _RUN = 2
 _RUNAWAY_PER_S = 1.0
+# A chip on little power rises slower: then further above the target, by the slope of twice the time.
+_CREEP_ABOVE_CELSIUS, _CREEP_PER_S = 2.0, 0.4
 _SURGE_HORIZON = 0.4  # a junction follows its load within seconds and then stands still
 _RUNAWAY_ABOVE_CELSIUS = 1.0
 
@@ -35,10 +37,12 @@ class Guard:
 def watch(state: HeatState, limits: Thresholds, horizon_s: float, surging: bool) -> Guard:
     """Look ahead from the samples in ``state``. ``surging``: work has just come, which explains a rise for a while."""
     celsius = state.samples[-1][1]
-    rise = slope(state.samples)
+    rise = slope(state.samples[-WINDOW // 2 :])
     predicted = celsius + (_SURGE_HORIZON * horizon_s if surging else horizon_s) * max(0.0, rise)
     ahead = predicted >= limits.critical - _MARGIN_CELSIUS or celsius >= limits.critical
-    runaway = not surging and celsius >= limits.target + _RUNAWAY_ABOVE_CELSIUS and rise >= _RUNAWAY_PER_S
+    runaway = not surging and (
+        (celsius >= limits.target + _RUNAWAY_ABOVE_CELSIUS and rise >= _RUNAWAY_PER_S) or _creeps(state, limits)
+    )
     hits = 0
     if ahead or runaway:
         # A single step, such as another sensor taking over, does not go on rising.
@@ -54,6 +58,12 @@ def watch(state: HeatState, limits: Thresholds, horizon_s: float, surging: bool)
             text = f"{celsius:.1f} °C heads for {predicted:.1f}, critical is {limits.critical:g}"
             fired = Cause("GUARD", text)
     return Guard(hits, rise, predicted, fired)
+
+
+def _creeps(state: HeatState, limits: Thresholds) -> bool:
+    newest = [celsius for _, celsius in state.samples[-2:]]
+    above = sum(newest) / len(newest) - limits.target
+    return above >= _CREEP_ABOVE_CELSIUS and slope(state.samples) >= _CREEP_PER_S
 
 
 def slope(samples: tuple[tuple[float, float], ...]) -> float:
