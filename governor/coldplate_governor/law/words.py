@@ -35,6 +35,8 @@ def causes_of(
         )
     if duty < 1 and mode.mode not in SEVERE and seen.heat.filtered is not None:
         causes += _heat(seen, duty, binding)
+    if duty < 1 and not causes and not seen.causes:
+        causes.append(Cause("DUTY_RISES", f"what held it back is over: duty {duty:.2f} on its way up"))
     return (*causes, *seen.causes)
 
 
