@@ -1,22 +1,27 @@
 """Area 7: what is measured, where it is measured wrongly elsewhere, and what a broken tool must not do.
 
 N4 and N6 as far as they are about a single reading, and N10 with made-up cgroups, are in tests/governor/test_sensors.py
-and tests/engine/test_threads.py.
+and test_npu_smi_text.py, and in tests/engine/test_threads.py.
 """
 
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from coldplate.v1 import device_pb2
 from governor.fake_control import FakeControl
-from support import case_models
+from support import case_models, modelled, processes
 from support.case_models import alphabet_answer
 from support.client import Alive, StreamCall, request, status, unary
 from support.metrics import scrape, total
+from support.npu_smi_pages import StandInTool, duo_tool
 from support.processes import Process, Stack, governor, new_folder, until
 
 GIB = 1 << 30
@@ -139,6 +144,73 @@ def test_n10_the_threads_that_a_user_sets_are_those_that_status_shows(env: dict[
     stack = Stack({"alphabet": case_models.alphabet()}, engine_args=["kv-cache-tokens=256"], env=env, own_threads=True)
     with stack:
         assert [device.threads for device in status(stack).devices] == [int(env["OMP_NUM_THREADS"])]
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """Two modelled chips behind a server, and a governor that sees them through an npu-smi alone."""
+
+    stack: Stack
+    tool: StandInTool
+    governor: Process
+
+    def chip(self, index: int) -> device_pb2.DeviceStatus:
+        return next(one for one in status(self.stack, 1.0).devices if one.device == f"npu:{index}")
+
+
+@pytest.fixture(scope="module")
+def card(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Card]:
+    tool = duo_tool(tmp_path_factory.mktemp("tool") / "bin")
+    model = modelled.model_folder(tmp_path_factory.mktemp("modelled"))
+    with processes.board("--count=2", "--ambient-celsius=-20") as (_, address):
+        workers = [f"sim:{address}#npu:{chip},modelled=qwen3-1.7b-w8a8" for chip in range(2)]
+        with Stack({"demo": model}, workers=workers, server_args=["governor=optional"]) as stack:
+            devices = [f"--device=npu:{chip}=310p-duo" for chip in range(2)]
+            with governor(stack, *devices, f"--sensor=npu-smi={tool.path}") as process:
+                yield Card(stack, tool, process)
+                tool.hang(False)
+
+
+@pytest.mark.slow
+def test_n6_what_the_tool_does_not_show_is_absent_and_the_rest_is_right(card: Card) -> None:
+    """A 310P: no HBM column, power "NA", two chips under one id."""
+    until("both chips", lambda: all(card.chip(n).readings.HasField("temperature_celsius") for n in (0, 1)), 30)
+    first, second = card.chip(0).readings, card.chip(1).readings
+    assert (first.temperature_celsius, second.temperature_celsius) == (45, 47)
+    assert (first.memory_total_bytes, second.memory_total_bytes) == (44280 * MIB, 43693 * MIB)
+    assert second.utilization_percent == 12
+    assert not second.HasField("power_watts"), "NA is not 0"
+    assert not second.HasField("memory_temperature_celsius")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_n8_a_tool_that_hangs_stops_neither_status_nor_streams(card: Card) -> None:
+    until("a temperature", lambda: card.chip(0).readings.HasField("temperature_celsius"), 30)
+    call = StreamCall(card.stack, request([65, 66], max_tokens=1500, ignore_end_of_text=True)).start_reading()
+    until("a stream", lambda: len(call.outcome.deltas) > 50, 20)
+    card.tool.hang()
+    hung_at, slowest, most_alive, stale = time.monotonic(), 0.0, 0, False
+    while not stale or time.monotonic() - hung_at < 12:
+        asked_at = time.monotonic()
+        found = card.chip(0)
+        slowest = max(slowest, time.monotonic() - asked_at)
+        most_alive = max(most_alive, len(card.tool.alive()))
+        stale = "npu-smi.temperature_celsius" in found.readings.lost
+        assert time.monotonic() - hung_at < 60, card.governor.log_tail()
+        time.sleep(0.1)
+    assert slowest < 1
+    assert most_alive == 1
+    assert not card.chip(0).readings.HasField("temperature_celsius")
+    assert card.chip(0).explanation.binding == "sensor"
+    assert not [child for child in card.governor.descendants() if child.status() == psutil.STATUS_ZOMBIE]
+    card.tool.hang(False)
+    call.cancel()
+    call.result()
+    times = [at for at in call.outcome.delta_times if at < hung_at + 4]  # later a lost temperature lowers the pace
+    before = max(b - a for a, b in pairwise([at for at in times if at < hung_at]))
+    after = max(b - a for a, b in pairwise([at for at in times if at >= hung_at]))
+    assert after < max(3 * before, 0.3)
 
 
 def outcomes(stack: Stack) -> dict[str, int]:
