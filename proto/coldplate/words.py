@@ -14,6 +14,17 @@ def limit_words(name: str, value: Any) -> str:
     return f"{100 * value:.0f} %" if name in _SHARES else str(value)
 
 
+def share_words(old: float, new: float) -> str:
+    """A share before and after, as fine as it takes to see the difference: ``72 % → 47 %``, ``72.4 % → 71.9 %``."""
+    digits = 0 if round(100 * old) != round(100 * new) else 1
+    return f"{100 * old:.{digits}f} % → {100 * new:.{digits}f} %"
+
+
+def celsius_words(celsius: float) -> str:
+    """``85 °C``, ``71.5 °C``."""
+    return f"{celsius:.1f}".removesuffix(".0") + " °C"
+
+
 def seconds_words(seconds: float) -> str:
     """A time in seconds as ``8 s``, ``3 min``, ``2 h 5 min`` or ``4 d 2 h``."""
     whole = max(0, round(seconds))

@@ -74,7 +74,7 @@ def test_heat() -> None:
     assert found.clears == ["the temperature falls by 1.1 °C to 85 °C"]
     assert found.numbers == [
         "limits: duty 62 % by the governor",
-        "temperature 86.1 °C, target 85 °C, +0.02 °C/s, at that pace the firmware throttles in 3 min",
+        "temperature 86.1 °C, target 85 °C, +0.02 °C/s, the firmware throttles in 3 min if it goes on so",
         "controller: P -0.066 I +0.690 D -0.006 = 0.618 of full speed, 0.620 within bounds, 0.620 applied",
         "ladder: duty, prefill",
         "mode THROTTLED since 3 min, rule THERMAL_BINDS",
@@ -92,9 +92,8 @@ def test_a_guard_that_fired_is_told_in_its_own_words() -> None:
         state=pb.DEVICE_STATE_CLOSED,
     )
     closed.bindings.add(limit="admit", source=pb.LIMIT_SOURCE_GOVERNOR)
-    assert why(closed).headline == (
-        "npu:0 is closed to new requests since 3 min: 93.0 °C heads for 96.1, critical is 95"
-    )
+    closed.explanation.mode_for.CopyFrom(to_duration(8))
+    assert why(closed).headline == ("npu:0 is closed to new requests since 8 s: 93.0 °C heads for 96.1, critical is 95")
 
 
 def test_memory() -> None:
@@ -123,6 +122,12 @@ def test_other_constraints_of_the_governor(binding: str, reason: str) -> None:
     found = why(device(binding, reason=reason))
     assert found.headline == f"npu:0 is throttled to 62 % since 3 min: {reason}"
     assert found.binding == binding
+
+
+def test_heat_is_not_all_when_the_sensor_is_lost_too() -> None:
+    status = device("thermal", reason="no temperature for 7 s: duty at most 0.5")
+    status.reasons.add(code="TEMPERATURE_NEAR_TARGET", text="84.0 °C against a target of 85")
+    assert why(status).headline.endswith(": no temperature for 7 s: duty at most 0.5; 84.0 °C against a target of 85")
 
 
 def test_a_lost_sensor_is_named() -> None:

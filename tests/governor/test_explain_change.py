@@ -6,7 +6,7 @@ import pytest
 
 from coldplate.limits import Limits
 from coldplate.profile import load_profile
-from coldplate.words import limit_words, seconds_words
+from coldplate.words import celsius_words, limit_words, seconds_words, share_words
 from coldplate_governor.explain.change import Change, change_of, key, missing, worth_a_line
 from coldplate_governor.explain.check import ReplayCheck
 from coldplate_governor.explain.clears import clears
@@ -188,6 +188,15 @@ def test_it_is_said_what_would_clear_it(decision: Decision, inputs: Inputs, expe
     assert any(expected in sentence for sentence in clears(PROFILE, decision, inputs))
 
 
+def test_the_smaller_share_of_a_heatsink_is_told_as_one() -> None:
+    little = replace(HOT, duty=0.3, terms=replace(TERMS, filtered=81.0))
+    (said, *_) = clears(PROFILE, little, SEEN, ("npu:1",))
+    assert said == (
+        "it has more to do, or npu:1 on the same heatsink less: the heat they may make is split by their load"
+    )
+    assert "less load, more air" in clears(PROFILE, little, SEEN)[0]
+
+
 def test_nothing_is_to_be_cleared_when_nothing_binds() -> None:
     assert clears(PROFILE, replace(FREE, dwell_left_s=5.0), SEEN) == ()
 
@@ -211,6 +220,13 @@ def test_every_change_of_the_law_has_a_complete_record() -> None:
 )
 def test_seconds_as_words(seconds: float, words: str) -> None:
     assert seconds_words(seconds) == words
+
+
+def test_a_small_step_is_seen() -> None:
+    assert share_words(0.724, 0.719) == "72.4 % → 71.9 %"
+    assert share_words(0.72, 0.47) == "72 % → 47 %"
+    assert celsius_words(71.0017) == "71 °C"
+    assert celsius_words(71.46) == "71.5 °C"
 
 
 def test_limits_as_words() -> None:

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from coldplate.durations import to_seconds
 from coldplate.limits_proto import limits_from_proto
 from coldplate.v1 import device_pb2
-from coldplate.words import limit_words, seconds_words
+from coldplate.words import celsius_words, limit_words, seconds_words
 
 _OPERATOR = device_pb2.LIMIT_SOURCE_OPERATOR
 _GOVERNOR = device_pb2.LIMIT_SOURCE_GOVERNOR
 _SAFE = device_pb2.LIMIT_SOURCE_SAFE
 _WORKER = device_pb2.LIMIT_SOURCE_WORKER
+_PLAIN_MODES = frozenset({"NOMINAL", "THROTTLED"})
 _STATES = {
     device_pb2.DEVICE_STATE_LOADING: ("is not ready yet", "its worker has loaded the model"),
     device_pb2.DEVICE_STATE_DRAINING: ("takes no new requests", "`coldplate resume`"),
@@ -123,15 +124,19 @@ def _of_source(
     if not said.binding:
         reasons = "; ".join(item.text for item in device.reasons) or "the governor gives no reason"
         return "governor", None, reasons, []
-    return said.binding, to_seconds(said.binding_for), _reason(device), list(said.clears)
+    since = to_seconds(said.binding_for)
+    if device.governor_mode not in _PLAIN_MODES:
+        since = min(since, to_seconds(said.mode_for))
+    return said.binding, since, _reason(device), list(said.clears)
 
 
 def _reason(device: device_pb2.DeviceStatus) -> str:
     """The governor's reason as one clause; heat has a form of its own."""
     terms = device.explanation.terms
-    heat = device.explanation.binding == "thermal" and device.governor_mode in ("NOMINAL", "THROTTLED")
+    plain = device.governor_mode in _PLAIN_MODES and len(device.reasons) <= 1
+    heat = device.explanation.binding == "thermal" and plain
     if heat and terms.HasField("filtered_celsius") and terms.HasField("target_celsius"):
-        return f"{terms.filtered_celsius:.1f} °C against a target of {terms.target_celsius:g} °C"
+        return f"{terms.filtered_celsius:.1f} °C against a target of {celsius_words(terms.target_celsius)}"
     return "; ".join(item.text for item in device.reasons) or f"{device.explanation.binding} binds"
 
 
@@ -178,11 +183,11 @@ def _numbers(governor: device_pb2.GovernorStatus, device: device_pb2.DeviceStatu
 def _heat(terms: device_pb2.ControlTerms) -> str:
     parts = [f"temperature {terms.filtered_celsius:.1f} °C"]
     if terms.HasField("target_celsius"):
-        parts.append(f"target {terms.target_celsius:g} °C")
+        parts.append(f"target {celsius_words(terms.target_celsius)}")
     if terms.HasField("rise_celsius_per_s"):
         parts.append(f"{terms.rise_celsius_per_s:+.2f} °C/s")
-    if terms.HasField("seconds_to_limit"):
-        parts.append(f"at that pace the firmware throttles in {seconds_words(terms.seconds_to_limit)}")
+    if terms.HasField("seconds_to_limit") and terms.seconds_to_limit > 0:
+        parts.append(f"the firmware throttles in {seconds_words(terms.seconds_to_limit)} if it goes on so")
     return ", ".join(parts)
 
 
@@ -190,7 +195,7 @@ def _sum(terms: device_pb2.ControlTerms) -> str:
     shares = [
         f"{label} {getattr(terms, name):+.3f}"
         for label, name in (("P", "p"), ("I", "i"), ("D", "d"), ("feed-forward", "feed_forward"))
-        if terms.HasField(name)
+        if terms.HasField(name) and (name != "feed_forward" or terms.feed_forward)
     ]
     said = f"controller: {' '.join(shares)} = {terms.raw:.3f} of full speed"
     if terms.HasField("slewed"):

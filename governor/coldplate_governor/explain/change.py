@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coldplate.limits import FIELD_NAMES
-from coldplate.words import limit_words
+from coldplate.words import limit_words, share_words
 from coldplate_governor.explain.tick import Tick
 from coldplate_governor.law import Decision, Inputs, Terms
 
@@ -19,6 +19,13 @@ class LimitStep:
     name: str
     old: Any
     new: Any
+
+    @property
+    def text(self) -> str:
+        """The step in words."""
+        if isinstance(self.old, float) and isinstance(self.new, float):
+            return f"{self.name} {share_words(self.old, self.new)}"
+        return f"{self.name} {limit_words(self.name, self.old)} → {limit_words(self.name, self.new)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +62,7 @@ class Change:
             parts.append(self.mode_to)
         elif self.mode_from != self.mode_to:
             parts.append(f"{self.mode_from} → {self.mode_to}")
-        parts += [
-            f"{step.name} {limit_words(step.name, step.old)} → {limit_words(step.name, step.new)}"
-            for step in self.limits
-        ]
+        parts += [step.text for step in self.limits]
         if self.binding_from != self.binding_to:
             parts.append(f"bound by {self.binding_to}" if self.binding_to != "none" else "nothing binds any more")
         if self.rungs_from != self.rungs_to and not parts:

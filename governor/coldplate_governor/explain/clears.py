@@ -1,18 +1,38 @@
 """What would clear the constraint that binds, in words with the numbers at hand."""
 
 from coldplate.profile import DeviceProfile
-from coldplate.words import seconds_words
+from coldplate.words import celsius_words, seconds_words
 from coldplate_governor.law import Decision, Inputs
 from coldplate_governor.law.modes import COOL_CELSIUS, COOL_FOR_S, SEVERE
 
+_MUCH_LESS = 0.05  # of full duty
 
-def clears(profile: DeviceProfile, decision: Decision, inputs: Inputs) -> tuple[str, ...]:
-    """Sentences for a person; none when nothing binds and the mode is NOMINAL."""
-    found = _severe(profile, decision, inputs) if decision.mode in SEVERE else _of_binding(profile, decision, inputs)
+
+def clears(
+    profile: DeviceProfile, decision: Decision, inputs: Inputs, neighbours: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """Sentences for a person; none when nothing binds and the mode is NOMINAL. ``neighbours`` share its heatsink."""
+    if decision.mode in SEVERE:
+        found = _severe(profile, decision, inputs)
+    elif decision.binding == "thermal" and neighbours and _has_less(decision):
+        found = [_shared(neighbours)]
+    else:
+        found = _of_binding(profile, decision, inputs)
     found += _of_mode(decision)
     if found and decision.dwell_left_s > 0:
         found.append(f"not before {seconds_words(decision.dwell_left_s)} have passed: {decision.mode} lasts so long")
     return tuple(found)
+
+
+def _has_less(decision: Decision) -> bool:
+    """Less than its part of the budget if all devices on the heatsink had the same: the others ask for more."""
+    whole = decision.terms.slewed
+    return whole is not None and decision.duty < whole - _MUCH_LESS
+
+
+def _shared(neighbours: tuple[str, ...]) -> str:
+    names = " and ".join(neighbours)
+    return f"it has more to do, or {names} on the same heatsink less: the heat they may make is split by their load"
 
 
 def _severe(profile: DeviceProfile, decision: Decision, inputs: Inputs) -> list[str]:
@@ -23,7 +43,9 @@ def _severe(profile: DeviceProfile, decision: Decision, inputs: Inputs) -> list[
     if decision.terms.filtered is not None:
         below = 0.0 if decision.binding == "device" else COOL_CELSIUS
         release = _target(profile, decision) - below
-        found.append(f"it is below {release:g} °C for {COOL_FOR_S:g} s; it then takes work again step by step")
+        found.append(
+            f"it is below {celsius_words(release)} for {COOL_FOR_S:g} s; it then takes work again step by step"
+        )
     return found
 
 
@@ -51,14 +73,15 @@ def _of_binding(profile: DeviceProfile, decision: Decision, inputs: Inputs) -> l
 
 def _thermal(profile: DeviceProfile, decision: Decision) -> list[str]:
     terms, target = decision.terms, _target(profile, decision)
+    at = celsius_words(target)
     rate = f"the duty then rises by at most {100 * profile.gains.slew_up_per_s:.0f} % each second"
     if terms.filtered is None:
-        return [f"the temperature is below {target:g} °C; {rate}"]
+        return [f"the temperature is below {at}; {rate}"]
     excess = terms.filtered - target
     if excess > 0:
-        return [f"the temperature falls by {excess:.1f} °C to {target:g} °C; {rate}"]
+        return [f"the temperature falls by {excess:.1f} °C to {at}; {rate}"]
     return [
-        f"it needs less than its cooling takes away at {target:g} °C: less load, more air or cooler air; {rate}",
+        f"it needs less than its cooling takes away at {at}: less load, more air or cooler air; {rate}",
     ]
 
 

@@ -9,6 +9,7 @@ from coldplate_governor.law import Decision
 
 KEPT_CHANGES = 8
 _PACE = frozenset({"duty", "max_prefill_tokens", "clock_share"})
+_PACE_RUNGS = frozenset({"duty", "prefill_budget", "clock"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,8 @@ class Trail:
         if change is not None and not _is_drift(change):
             self._changes = (change, *self._changes[: KEPT_CHANGES - 1])
         self._last = decision
-        said = clears(tick.profile, decision, tick.inputs[self.device])
+        neighbours = tuple(name for name in tick.decisions if name != self.device)
+        said = clears(tick.profile, decision, tick.inputs[self.device], neighbours)
         account = Account(
             *(tick.now_s, decision, self._binding_since_s, self._mode_since_s, said, self._changes),
             *(self._firmware_events, self._changes_made),
@@ -68,7 +70,7 @@ class Trail:
 
 
 def _is_drift(change: Change) -> bool:
-    same = (change.mode_from, change.binding_from, change.rungs_from)
-    if change.first or same != (change.mode_to, change.binding_to, change.rungs_to):
+    if change.first or (change.mode_from, change.binding_from) != (change.mode_to, change.binding_to):
         return False
-    return all(step.name in _PACE for step in change.limits)
+    rungs = set(change.rungs_from) ^ set(change.rungs_to)
+    return rungs <= _PACE_RUNGS and all(step.name in _PACE for step in change.limits)
