@@ -4,7 +4,10 @@ N4 and N6 as far as they are about a single reading, and N10 with made-up cgroup
 and test_npu_smi_text.py, and in tests/engine/test_threads.py.
 """
 
+import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,10 +136,16 @@ def test_n5_without_a_thermometer_the_temperature_is_absent(patch: str) -> None:
 
 
 def test_n4_the_first_reading_of_the_processor_is_absent_and_not_zero() -> None:
-    requests, _ = first_requests({}, new_folder())
-    known = [item.devices[0].readings for item in requests if item.devices[0].readings.HasField("memory_used_bytes")]
-    assert not known[0].HasField("utilization_percent")
-    assert known[-1].HasField("utilization_percent")
+    command = [sys.executable, "-m", "coldplate_governor.sense", "--device=cpu", "--sensor=psutil", "--interval-s=0.2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as agent:
+        try:
+            assert agent.stdout is not None
+            first, second = (json.loads(agent.stdout.readline())["readings"] for _ in range(2))
+        finally:
+            agent.kill()
+    assert first["memory_used_bytes"] > 0
+    assert "utilization_percent" not in first
+    assert 0 <= second["utilization_percent"] <= 100
 
 
 @pytest.mark.parametrize("env", [{"OMP_NUM_THREADS": "1"}, {"OMP_NUM_THREADS": "2"}])
