@@ -60,7 +60,7 @@ def test_a_round_does_the_same_work_for_each_device_and_no_more_as_time_goes_on(
     assert many <= 17 * one
     assert one_later <= 1.2 * one
     assert many_later <= 1.2 * many
-    assert many / 16 < 1500, "about a microsecond for ten of them: 2 ms hold for 16 devices"
+    assert many / 16 < 1500, "a bound on calls, not on time: what a round costs is benchmarks/governor_loop.py's to say"
 
 
 @pytest.mark.slow
