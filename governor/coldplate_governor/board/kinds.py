@@ -7,7 +7,7 @@ pages or derived from them. What marks itself as an estimate is one.
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coldplate_governor.twin.plant import DUO_CARD, SINGLE_CARD, CardModel, FirmwareCliff
+from coldplate_governor.twin.plant import DUO_CARD, EDGE_MODULE, SINGLE_CARD, CardModel, FirmwareCliff
 
 MIB = 2**20
 
@@ -61,8 +61,6 @@ class ChipKind:
         return self.memory_idle_mib * MIB
 
 
-# A passive 8 to 25 W module: idle and full power from the parts list of the 200I A2, the rest estimates.
-_EDGE_MODULE = CardModel("200I A2", 1, 5.0, 22.0, 0.6, 12.0, 2.0, 250.0)
 # Together 0.046 degC/W, from two observed rows of a 910B3: 93.6 W at 40 degC, 223.8 W at 46 degC. Capacities estimated.
 _SERVER_MODULE = CardModel("910B module", 1, 90.0, 400.0, 0.015, 330.0, 0.031, 4800.0)
 _TWO_DIE_MODULE = CardModel("910_93 module", 2, 84.0, 350.0, 0.018, 330.0, 0.02, 7000.0)
@@ -92,7 +90,7 @@ KINDS: dict[str, ChipKind] = {
         ChipKind(
             "310b",
             "310B4",
-            ((_EDGE_MODULE, "310b"),),
+            ((EDGE_MODULE, "310b"),),
             _EDGE_CLIFF,
             rated_mhz=500.0,
             bandwidth_gb_s=25.6,
@@ -113,7 +111,7 @@ KINDS: dict[str, ChipKind] = {
         ChipKind(
             "310b1",
             "310B1",
-            ((_EDGE_MODULE, "310b"),),
+            ((EDGE_MODULE, "310b"),),
             _EDGE_CLIFF,
             rated_mhz=1224.0,
             bandwidth_gb_s=51.0,

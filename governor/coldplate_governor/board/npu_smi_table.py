@@ -54,15 +54,7 @@ def _layout_a(facts: Facts, cards: dict[int, list[tuple[int, int]]], readings: d
     if facts["kind"].startswith("310b"):
         return out  # these show no processes
     out += [single, _A_PROCESSES, double]
-    for npu, chips in cards.items():
-        rows = [
-            f"| {npu:<7} {place:<22}| {pid:<15} | {name[:24]:<24} | {held // _MIB:<25} |"
-            for place, index in chips
-            for pid, name, held in readings[index]["processes"]
-        ]
-        out += rows or [f"| No running processes found in NPU {npu:<7}" + " " * 62 + "|"]
-        out.append(double)
-    return out
+    return out + _processes(cards, readings, (22, 15, 25), double)
 
 
 def _a_first(facts: Facts, npu: int, said: Readings) -> str:
@@ -89,14 +81,24 @@ def _layout_b(facts: Facts, cards: dict[int, list[tuple[int, int]]], readings: d
             out += [_b_first(facts, npu, place, said), _b_second(facts, place, index, said), "+" + "-" * 97 + "+"]
         out[-1] = double
     out += [single, _B_PROCESSES, double]
+    return out + _processes(cards, readings, (18, 13, 24), double)
+
+
+def _processes(
+    cards: dict[int, list[tuple[int, int]]], readings: dict[int, Readings], widths: tuple[int, int, int], rule: str
+) -> list[str]:
+    """The rows of the process table; ``widths`` of the chip, the process and its memory, ``rule`` under each card."""
+    chip, process, memory = widths
+    out = []
     for npu, chips in cards.items():
         rows = [
-            f"| {npu:<7} {place:<18}| {pid:<13} | {name[:24]:<24} | {held // _MIB:<24} |"
+            f"| {npu:<7} {place:<{chip}}| {pid:<{process}} | {name[:24]:<24} | {held // _MIB:<{memory}} |"
             for place, index in chips
             for pid, name, held in readings[index]["processes"]
         ]
-        out += rows or [f"| No running processes found in NPU {npu:<7}" + " " * 55 + "|"]
-        out.append(double)
+        idle = f"| No running processes found in NPU {npu:<7}"
+        out += rows or [idle.ljust(len(rule) - 1) + "|"]
+        out.append(rule)
     return out
 
 

@@ -57,6 +57,8 @@ class FirmwareCliff:
 # Atlas 300I Pro: one 310P, 72 W. Atlas 300I Duo: two 310P under one heatsink, 150 W together, passive.
 SINGLE_CARD = CardModel("300I Pro", 1, 18.0, 72.0, 0.18, 35.0, 0.62, 280.0)
 DUO_CARD = CardModel("300I Duo", 2, 17.5, 75.0, 0.15, 35.0, 0.32, 500.0)
+# A passive 8 to 25 W module: idle and full power from the parts list of the 200I A2, the rest estimates.
+EDGE_MODULE = CardModel("200I A2", 1, 5.0, 22.0, 0.6, 12.0, 2.0, 250.0)
 
 DECODE_INTENSITY = 0.8  # decode is bound by memory and draws less than prefill, whatever its batch (estimate)
 SATURATING_TOKENS = 256  # tokens in a step from which compute is the bound (estimate)

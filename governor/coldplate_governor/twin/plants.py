@@ -10,7 +10,14 @@ from random import Random
 
 from coldplate.profile import DeviceProfile, load_profile
 from coldplate_governor.twin.load import LoadModel
-from coldplate_governor.twin.plant import DECODE_INTENSITY, CardModel, FirmwareCliff
+from coldplate_governor.twin.plant import (
+    DECODE_INTENSITY,
+    DUO_CARD,
+    EDGE_MODULE,
+    SINGLE_CARD,
+    CardModel,
+    FirmwareCliff,
+)
 from coldplate_governor.twin.sensor import SensorModel
 
 SPREAD = 0.4
@@ -54,9 +61,9 @@ def cliff_at(celsius: float, power_off_celsius: float) -> FirmwareCliff:
 
 
 # The middle of the ranges estimated for each kind of hardware.
-_EDGE = CardModel("edge module", 1, 5.0, 22.0, 0.6, 12.0, 2.0, 250.0, clock_exponent=CLOCK_EXPONENT)
-_CARD72 = CardModel("72 W card", 1, 18.0, 72.0, 0.18, 35.0, 0.62, 280.0, clock_exponent=CLOCK_EXPONENT)
-_DUO = CardModel("150 W card, two chips", 2, 17.5, 75.0, 0.15, 35.0, 0.32, 500.0, clock_exponent=CLOCK_EXPONENT)
+_EDGE = replace(EDGE_MODULE, name="edge module", clock_exponent=CLOCK_EXPONENT)
+_CARD72 = replace(SINGLE_CARD, name="72 W card", clock_exponent=CLOCK_EXPONENT)
+_DUO = replace(DUO_CARD, name="150 W card, two chips", clock_exponent=CLOCK_EXPONENT)
 _LOADS = {
     "edge": LoadModel(step_s=0.11, per_stream_s=0.004, per_prompt_token_s=0.0025),
     "edge-levels": LoadModel(step_s=0.11, per_stream_s=0.004, per_prompt_token_s=0.0025),
